@@ -1,0 +1,119 @@
+"""The plan: in what order requests may enter, per data-parallel shard. Saved as plain arrays and loaded again bit for bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blendserve_core.plan.tree import PrefixTree
+
+ARRAYS_FILE = "plan.npz"
+SUMMARY_FILE = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LengthEstimates:
+    """Output-length estimates, one entry per request: what the planner believes, never the truth.
+
+    mean_tokens    [R] float32 expected output tokens
+    second_moment  [R] float32 E[d^2]; decode time goes with it, not with the square of the mean
+    group          [R] int32 requests with the same group share one length distribution
+    """
+
+    mean_tokens: NDArray[np.float32]
+    second_moment: NDArray[np.float32]
+    group: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One data-parallel rank's part of the plan, the order in which its requests may enter.
+
+    order        [K] int64 request indices
+    unit_indptr  [U + 1] int64 CSR over ``order``: schedulable units (requests that share a prefix stay in one unit)
+    tc_s, tm_s   predicted compute and memory seconds;  predicted_s  predicted seconds on the engine
+    """
+
+    rank: int
+    order: NDArray[np.int64]
+    unit_indptr: NDArray[np.int64]
+    tc_s: float
+    tm_s: float
+    predicted_s: float
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """What a person wants to know before a GPU is taken. Ratios are shares of the prompt tokens; times are predictions.
+
+    ``sharing_ratio`` is what the chosen order keeps, ``max_sharing_ratio`` what a perfect depth-first order could.
+    """
+
+    policy: str
+    num_requests: int
+    num_tokens: int
+    unique_tokens: int
+    num_prompt_tokens: int
+    est_output_tokens: int
+    sharing_ratio: float
+    max_sharing_ratio: float
+    density: float
+    predicted_s: float
+    optimum_s: float
+    tree_s: float
+    plan_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything the generate stage needs: the tree (the cache index), the estimates, and one shard per rank."""
+
+    tree: PrefixTree
+    estimates: LengthEstimates
+    shards: tuple[Shard, ...]
+    summary: PlanSummary
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {f"tree.{f.name}": getattr(self.tree, f.name) for f in fields(self.tree)}
+        arrays |= {f"estimates.{f.name}": getattr(self.estimates, f.name) for f in fields(self.estimates)}
+        for shard in self.shards:
+            arrays[f"shard.{shard.rank}.order"] = shard.order
+            arrays[f"shard.{shard.rank}.unit_indptr"] = shard.unit_indptr
+        np.savez(folder / ARRAYS_FILE, **arrays)
+        (folder / SUMMARY_FILE).write_text(json.dumps(self.as_dict(), indent=2), encoding="utf-8")
+
+    def as_dict(self) -> dict[str, object]:
+        """The plan without its arrays, as ``blendserve plan --json`` prints it."""
+        shards = [
+            {"rank": s.rank, "num_requests": s.num_requests, "tc_s": s.tc_s, "tm_s": s.tm_s, "predicted_s": s.predicted_s}
+            for s in self.shards
+        ]
+        return asdict(self.summary) | {"shards": shards}
+
+    @classmethod
+    def load(cls, folder: Path) -> Plan:
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        with np.load(folder / ARRAYS_FILE) as arrays:
+            tree = PrefixTree(**{f.name: arrays[f"tree.{f.name}"] for f in fields(PrefixTree)})
+            estimates = LengthEstimates(**{f.name: arrays[f"estimates.{f.name}"] for f in fields(LengthEstimates)})
+            shards = tuple(
+                Shard(
+                    rank=s["rank"],
+                    order=arrays[f"shard.{s['rank']}.order"],
+                    unit_indptr=arrays[f"shard.{s['rank']}.unit_indptr"],
+                    tc_s=s["tc_s"],
+                    tm_s=s["tm_s"],
+                    predicted_s=s["predicted_s"],
+                )
+                for s in summary.pop("shards")
+            )
+        return cls(tree=tree, estimates=estimates, shards=shards, summary=PlanSummary(**summary))

@@ -1,0 +1,91 @@
+"""The requests of a job as columns: one entry per (input row, sample), token ids in one flat array.
+
+Every later stage speaks of a request by its index in this table. Nothing here holds a Python object per token or request.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOKENS_FILE = "token_ids.npy"
+COLUMNS_FILE = "requests.npz"
+STOP_SETS_FILE = "stop_sets.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingColumns:
+    """How each request is sampled; every array has one entry per request.
+
+    ``rng_key`` seeds the counter-based generator together with the token's position, so a request's text does not depend on
+    what shares its batch. ``logprobs`` is -1 where none are asked for, else the number of top alternatives.
+    ``stop_set`` indexes ``stop_sets`` (distinct tuples of stop strings; entry 0 is always the empty tuple).
+    """
+
+    max_tokens: NDArray[np.int32]
+    temperature: NDArray[np.float32]
+    top_p: NDArray[np.float32]
+    top_k: NDArray[np.int32]
+    min_p: NDArray[np.float32]
+    repetition_penalty: NDArray[np.float32]
+    presence_penalty: NDArray[np.float32]
+    frequency_penalty: NDArray[np.float32]
+    rng_key: NDArray[np.uint64]
+    ignore_eos: NDArray[np.bool_]
+    logprobs: NDArray[np.int32]
+    stop_token_indptr: NDArray[np.int64]
+    stop_token_ids: NDArray[np.int32]
+    stop_set: NDArray[np.int32]
+    stop_sets: tuple[tuple[str, ...], ...] = ((),)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTable:
+    """Requests sorted by (row, sample_index). Samples of one row, and equal prompts, may share one span of ``token_ids``.
+
+    Shapes: every array is [num_requests] but ``token_ids``, which is [num_stored_tokens] and memory-mapped when loaded.
+    """
+
+    row: NDArray[np.int64]
+    sample_index: NDArray[np.int32]
+    prompt_start: NDArray[np.int64]
+    num_prompt_tokens: NDArray[np.int32]
+    token_ids: NDArray[np.int32]
+    sampling: SamplingColumns
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.row)
+
+    def prompt(self, request: int) -> NDArray[np.int32]:
+        """Token ids of one request's prompt, a view into the flat array."""
+        start = self.prompt_start[request]
+        return self.token_ids[start : start + self.num_prompt_tokens[request]]
+
+    def save(self, folder: Path) -> None:
+        """Write the table below ``folder``; the token ids become a plain ``.npy`` that can be memory-mapped."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if not _is_memory_map_of(self.token_ids, folder / TOKENS_FILE):
+            np.save(folder / TOKENS_FILE, self.token_ids)
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("token_ids", "sampling")}
+        sampling = {f.name: getattr(self.sampling, f.name) for f in fields(self.sampling) if f.name != "stop_sets"}
+        np.savez(folder / COLUMNS_FILE, **own, **sampling)
+        (folder / STOP_SETS_FILE).write_text(json.dumps(self.sampling.stop_sets), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> RequestTable:
+        """Read a table written by :meth:`save`; columns are read whole, token ids are memory-mapped."""
+        with np.load(folder / COLUMNS_FILE) as columns:
+            own = {f.name: columns[f.name] for f in fields(cls) if f.name not in ("token_ids", "sampling")}
+            sampling = {f.name: columns[f.name] for f in fields(SamplingColumns) if f.name != "stop_sets"}
+        stop_sets = tuple(tuple(stops) for stops in json.loads((folder / STOP_SETS_FILE).read_text(encoding="utf-8")))
+        token_ids = np.load(folder / TOKENS_FILE, mmap_mode="r")
+        return cls(**own, token_ids=token_ids, sampling=SamplingColumns(**sampling, stop_sets=stop_sets))
+
+
+def _is_memory_map_of(array: NDArray[np.int32], path: Path) -> bool:
+    return isinstance(array, np.memmap) and array.filename is not None and Path(array.filename) == path.absolute()

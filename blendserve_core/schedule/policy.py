@@ -1,0 +1,70 @@
+"""Admission: which request enters next, and how many prompt tokens a step may take. Policies see estimates, never true lengths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blendserve_core.schedule.step import StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the scheduler tells a policy while it builds a step. Arrays are views of [num_running] and must not be kept.
+
+    running        request index of each running sequence, in admission order
+    kv_lens        tokens each of them holds in KV, shared prefixes included
+    num_outputs    output tokens each of them has so far
+    num_free_pages pages free or held only by idle cache
+    num_pages, page_size                        size of the KV pool
+    num_decode_tokens, num_prefill_tokens       already in this step
+    num_kv_tokens_read                          context the step's decodes will read
+    """
+
+    running: NDArray[np.int64]
+    kv_lens: NDArray[np.int32]
+    num_outputs: NDArray[np.int32]
+    num_free_pages: int
+    num_pages: int
+    page_size: int
+    num_decode_tokens: int
+    num_prefill_tokens: int
+    num_kv_tokens_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a policy may learn from a step: its load, its times, and which requests ended with how many output tokens."""
+
+    num_decode_tokens: int
+    num_prefill_tokens: int
+    num_kv_tokens_read: int
+    result: StepResult
+    finished: NDArray[np.int64]
+    finished_num_outputs: NDArray[np.int32]
+
+
+class AdmissionPolicy(Protocol):
+    """Decides what enters. One instance drives one scheduler and owns the waiting requests."""
+
+    @property
+    def num_waiting(self) -> int: ...
+
+    def prefill_budget(self, load: Load, max_prefill_tokens: int) -> int:
+        """Prompt tokens this step may process, at most ``max_prefill_tokens``."""
+        ...
+
+    def next(self, load: Load) -> int | None:
+        """Take the next request to admit, or None if none should enter this step."""
+        ...
+
+    def put_back(self, request: int, *, retracted: bool) -> None:
+        """Return a request that found no room (``retracted=False``: offer it first) or was retracted while running."""
+        ...
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn from a finished step."""
+        ...

@@ -1,0 +1,57 @@
+"""Where things lie in a job's output folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Paths of one job. ``output`` is what the user named; everything on the way there is under ``work/<fingerprint>``."""
+
+    output: Path
+    fingerprint: str
+
+    @property
+    def root(self) -> Path:
+        return self.output / "work" / self.fingerprint[:16]
+
+    @property
+    def staged(self) -> Path:
+        """Request table, input rows (``input-*.parquet``), bad rows (``errors.parquet``) and ``manifest.json``."""
+        return self.root / "staged"
+
+    @property
+    def warm_up(self) -> Path:
+        """Engine folder of the warm-up sample; its rows are results like any other."""
+        return self.root / "warm_up"
+
+    @property
+    def warm_up_plan(self) -> Path:
+        return self.root / "warm_up_plan"
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan"
+
+    def shard(self, rank: int) -> Path:
+        """Engine folder of one shard: ``spec.json``, part files, ``progress.json``, ``engine.log``, ``manifest.json``."""
+        return self.root / f"shard-{rank:05d}"
+
+    @property
+    def engine_folders(self) -> list[Path]:
+        """Every folder that may hold finished rows, whatever number of shards wrote them."""
+        return [self.warm_up, *sorted(self.root.glob("shard-*"))]
+
+    @property
+    def generations(self) -> Path:
+        return self.output / "generations.parquet"
+
+    @property
+    def manifest(self) -> Path:
+        return self.output / "manifest.json"
+
+    @property
+    def report(self) -> Path:
+        return self.output / "report.md"

@@ -1,0 +1,101 @@
+"""Manifests: the small JSON files that say what a stage, a shard or a job did. Tasks exchange these, never rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict
+
+
+class JsonFile(BaseModel):
+    """A frozen model that is written whole or not at all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def write(self, path: Path) -> None:
+        """Write to a temporary name, then rename: a reader never sees half a manifest."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(self.model_dump_json(indent=2), encoding="utf-8")
+        temporary.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        return cls.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+class StageManifest(JsonFile):
+    """What staging found. ``num_requests`` counts input rows, ``num_sequences`` their samples that can be served."""
+
+    num_requests: int
+    num_sequences: int
+    num_errors: int
+    num_prompt_tokens: int
+    has_request_id: bool
+    wants_logprobs: bool
+    stage_s: float
+
+
+class EngineManifest(JsonFile):
+    """What one engine process did, for a shard or for the warm-up. Times in seconds; ``generate_s`` is the step loop alone."""
+
+    rank: int
+    num_sequences: int
+    num_errors: int
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    num_steps: int
+    num_retractions: int
+    num_recomputed_tokens: int
+    engine_start_s: float
+    generate_s: float
+    schedule_s: float
+    interrupted: bool = False
+
+
+class Manifest(JsonFile):
+    """The job's own manifest, written last, beside the generations.
+
+    ``num_requests`` input rows gave ``num_rows`` output rows (one per sample), of which ``num_errors`` are errors.
+    ``generate_s`` covers all engine work on requests, warm-up included, without process and model start-up
+    (``engine_start_s``); engines that ran side by side count once, by the slowest.
+    """
+
+    fingerprint: str
+    model: str
+    policy: str
+    dtype: str
+    num_shards: int
+    num_requests: int
+    num_rows: int
+    num_errors: int
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    num_retractions: int
+    sharing_ratio: float
+    stage_s: float
+    warm_up_s: float
+    plan_s: float
+    engine_start_s: float
+    generate_s: float
+    publish_s: float
+    tokens_per_s: float
+    generations: str
+    report: str
+    versions: dict[str, str]
+
+
+class Progress(JsonFile):
+    """An engine's heartbeat, rewritten about once a second; the shard task that supervises it reads it."""
+
+    phase: str
+    num_finished: int
+    num_total: int
+    num_running: int
+    num_output_tokens: int
+    num_computed_tokens: int
+    elapsed_s: float
+    updated_at: float

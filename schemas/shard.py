@@ -1,0 +1,25 @@
+"""What an engine process is told: a small JSON file of paths and options, no rows."""
+
+from __future__ import annotations
+
+from schemas.manifest import JsonFile
+from schemas.parameters import DtypeName, EngineOptions, PolicyName
+
+
+class EngineSpec(JsonFile):
+    """The work of one engine process. Paths are absolute.
+
+    It serves the requests of shard ``rank`` of the plan in ``plan_folder`` that are not already in a part file under any of
+    ``done_folders``, and writes part files, ``progress.json`` and ``manifest.json`` into ``output_folder``.
+    """
+
+    rank: int
+    staged_folder: str
+    plan_folder: str
+    output_folder: str
+    done_folders: list[str]
+    model_folder: str
+    policy: PolicyName
+    dtype: DtypeName
+    seed: int
+    engine: EngineOptions
