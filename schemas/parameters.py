@@ -15,20 +15,24 @@ class SamplingDefaults(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_tokens: int = Field(256, ge=1, description="Most output tokens of a row")
-    temperature: float = Field(0.0, ge=0.0, description="0 is greedy: the most likely token each time")
-    top_p: float = Field(1.0, gt=0.0, le=1.0, description="Keep the likeliest tokens that together have this probability")
-    top_k: int = Field(0, ge=-1, description="Keep this many likeliest tokens; 0 or -1 keeps all")
-    min_p: float = Field(0.0, ge=0.0, le=1.0, description="Drop tokens less likely than this share of the likeliest")
-    repetition_penalty: float = Field(1.0, gt=0.0, description="Above 1 makes tokens seen before less likely")
-    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="Taken off the logit of every token already written")
-    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="The same, once per time it was written")
-    seed: int = Field(0, description="Seed of rows without one of their own")
+    max_tokens: int = Field(default=256, ge=1, description="Most output tokens of a row")
+    temperature: float = Field(default=0.0, ge=0.0, description="0 is greedy: the most likely token each time")
+    top_p: float = Field(
+        default=1.0, gt=0.0, le=1.0, description="Keep the likeliest tokens that together have this probability"
+    )
+    top_k: int = Field(default=0, ge=-1, description="Keep this many likeliest tokens; 0 or -1 keeps all")
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0, description="Drop tokens less likely than this share of the likeliest")
+    repetition_penalty: float = Field(default=1.0, gt=0.0, description="Above 1 makes tokens seen before less likely")
+    presence_penalty: float = Field(
+        default=0.0, ge=-2.0, le=2.0, description="Taken off the logit of every token already written"
+    )
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, description="The same, once per time it was written")
+    seed: int = Field(default=0, description="Seed of rows without one of their own")
     stop: list[str] = Field(default_factory=list, description="Strings that end the text; they are cut off")
     stop_token_ids: list[int] = Field(default_factory=list, description="Token ids that end the text")
-    n: int = Field(1, ge=1, description="Samples per row")
-    ignore_eos: bool = Field(False, description="Go on to max_tokens whatever the model says")
-    logprobs: int | None = Field(None, ge=0, le=20, description="Top log-probabilities to keep per token")
+    n: int = Field(default=1, ge=1, description="Samples per row")
+    ignore_eos: bool = Field(default=False, description="Go on to max_tokens whatever the model says")
+    logprobs: int | None = Field(default=None, ge=0, le=20, description="Top log-probabilities to keep per token")
 
 
 class EngineOptions(BaseModel):
@@ -36,11 +40,11 @@ class EngineOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_step_tokens: int | None = Field(None, ge=1, description="Token budget of a step")
-    max_sequences: int | None = Field(None, ge=1, description="Sequences that may run at once")
-    kv_cache_tokens: int | None = Field(None, ge=16, description="Tokens the KV pool holds, per shard")
-    prefix_sharing: bool = Field(True, description="Compute shared prefixes once")
-    threads: int | None = Field(None, ge=1, description="CPU threads per engine")
+    max_step_tokens: int | None = Field(default=None, ge=1, description="Token budget of a step")
+    max_sequences: int | None = Field(default=None, ge=1, description="Sequences that may run at once")
+    kv_cache_tokens: int | None = Field(default=None, ge=16, description="Tokens the KV pool holds, per shard")
+    prefix_sharing: bool = Field(default=True, description="Compute shared prefixes once")
+    threads: int | None = Field(default=None, ge=1, description="CPU threads per engine")
 
 
 class JobParameters(BaseModel):
@@ -61,23 +65,27 @@ class JobParameters(BaseModel):
         json_schema_extra={"position": 1},
     )
     model: str = Field(
-        "demo",
+        default="demo",
         min_length=1,
         title="Model",
         description="Hub id or local folder; demo is SmolLM2-135M-Instruct",
         json_schema_extra={"position": 2},
     )
-    model_revision: str | None = Field(None, description="Branch, tag or commit of a model on the hub")
-    dataset_split: str | None = Field(None, description="Split of a Hugging Face dataset")
-    dataset_revision: str | None = Field(None, description="Revision of a Hugging Face dataset")
-    limit: int | None = Field(None, ge=1, description="Only the first rows")
+    model_revision: str | None = Field(default=None, description="Branch, tag or commit of a model on the hub")
+    dataset_split: str | None = Field(default=None, description="Split of a Hugging Face dataset")
+    dataset_revision: str | None = Field(default=None, description="Revision of a Hugging Face dataset")
+    limit: int | None = Field(default=None, ge=1, description="Only the first rows")
     columns: dict[str, str] = Field(
         default_factory=dict, description="Our column name to yours, for example {'prompt': 'question'}"
     )
     sampling: SamplingDefaults = Field(default_factory=SamplingDefaults, title="Sampling defaults")
-    policy: PolicyName = Field("blend", description="Order in which requests enter the engine")
-    shards: int = Field(1, ge=1, le=1024, description="Engines that share the work (data parallel)")
-    dtype: DtypeName = Field("bfloat16", description="Number format of weights and KV cache")
-    sample_fraction: float = Field(0.01, ge=0.0, le=1.0, description="Share of the rows generated first to estimate lengths")
-    max_error_rate: float = Field(0.05, ge=0.0, le=1.0, description="The job fails when more of its rows end in an error")
+    policy: PolicyName = Field(default="blend", description="Order in which requests enter the engine")
+    shards: int = Field(default=1, ge=1, le=1024, description="Engines that share the work (data parallel)")
+    dtype: DtypeName = Field(default="bfloat16", description="Number format of weights and KV cache")
+    sample_fraction: float = Field(
+        default=0.01, ge=0.0, le=1.0, description="Share of the rows generated first to estimate lengths"
+    )
+    max_error_rate: float = Field(
+        default=0.05, ge=0.0, le=1.0, description="The job fails when more of its rows end in an error"
+    )
     engine: EngineOptions = Field(default_factory=EngineOptions, title="Engine")

@@ -1,4 +1,4 @@
-"""Admission: which request enters next, and how many prompt tokens a step may take. Policies see estimates, never true lengths."""
+"""Admission: which request enters next, and how many prompt tokens a step takes. Policies see estimates, never true lengths."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class StepPlan:
     last_page_lens   [S] tokens in the last page after the append, 1..page_size
     is_sampled       [S] whether a token is sampled from the last new token's logits
     num_outputs      [S] output tokens the sequence had before this step (position of the sampled token in the output)
-    prefix_nodes     [S] deepest cached prefix-tree node the sequence reads, -1 without one; equal ids share ``prefix_lens`` tokens
+    prefix_nodes     [S] deepest cached prefix-tree node it reads, -1 without one; equal ids share ``prefix_lens`` tokens
     prefix_lens      [S] tokens (a multiple of the page size) whose pages are the same for every sequence with that node
     finished_seq_ids sequences that ended or were retracted since the last step; executors drop their state
     copy_src_pages / copy_dst_pages / copy_lens
