@@ -17,14 +17,12 @@ class SamplingDefaults(BaseModel):
 
     max_tokens: int = Field(default=256, ge=1, description="Most output tokens of a row")
     temperature: float = Field(default=0.0, ge=0.0, description="0 is greedy: the most likely token each time")
-    top_p: float = Field(
-        default=1.0, gt=0.0, le=1.0, description="Keep the likeliest tokens that together have this probability"
-    )
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0, description="Keep the likeliest tokens up to this total probability")
     top_k: int = Field(default=0, ge=-1, description="Keep this many likeliest tokens; 0 or -1 keeps all")
     min_p: float = Field(default=0.0, ge=0.0, le=1.0, description="Drop tokens less likely than this share of the likeliest")
     repetition_penalty: float = Field(default=1.0, gt=0.0, description="Above 1 makes tokens seen before less likely")
     presence_penalty: float = Field(
-        default=0.0, ge=-2.0, le=2.0, description="Taken off the logit of every token already written"
+        default=0.0, ge=-2.0, le=2.0, description="Taken off the logit of each token written so far"
     )
     frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, description="The same, once per time it was written")
     seed: int = Field(default=0, description="Seed of rows without one of their own")
@@ -83,9 +81,7 @@ class JobParameters(BaseModel):
     shards: int = Field(default=1, ge=1, le=1024, description="Engines that share the work (data parallel)")
     dtype: DtypeName = Field(default="bfloat16", description="Number format of weights and KV cache")
     sample_fraction: float = Field(
-        default=0.01, ge=0.0, le=1.0, description="Share of the rows generated first to estimate lengths"
+        default=0.01, ge=0.0, le=1.0, description="Share of rows generated first to estimate lengths"
     )
-    max_error_rate: float = Field(
-        default=0.05, ge=0.0, le=1.0, description="The job fails when more of its rows end in an error"
-    )
+    max_error_rate: float = Field(default=0.05, ge=0.0, le=1.0, description="The job fails when more rows end in an error")
     engine: EngineOptions = Field(default_factory=EngineOptions, title="Engine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +92,7 @@ class Plan:
         np.savez(folder / ARRAYS_FILE, **arrays)
         (folder / SUMMARY_FILE).write_text(json.dumps(self.as_dict(), indent=2), encoding="utf-8")
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, Any]:
         """The plan without its arrays, as ``blendserve plan --json`` prints it."""
         shards = [
             {"rank": s.rank, "num_requests": s.num_requests, "tc_s": s.tc_s, "tm_s": s.tm_s, "predicted_s": s.predicted_s}
