@@ -85,7 +85,7 @@ class ModelSpec:
 
     @classmethod
     def from_config(
-        cls, config: Mapping[str, Any] | Path | str, *, tensor_parallel: int = 1, dtype: str | None = None
+        cls, source: Mapping[str, Any] | Path | str, *, tensor_parallel: int = 1, dtype: str | None = None
     ) -> ModelSpec:
         """Read a ``config.json`` given as a dict, its path, or the folder it lies in. ``dtype`` overrides the config's own.
 
