@@ -45,10 +45,35 @@ class EngineOptions(BaseModel):
     threads: int | None = Field(default=None, ge=1, description="CPU threads per engine")
 
 
-class JobParameters(BaseModel):
-    """One batch inference job: a dataset of requests in, generations out."""
+class JobOptions(BaseModel):
+    """How a job is run; what it reads and writes is in :class:`JobParameters`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = Field(
+        default="demo",
+        min_length=1,
+        title="Model",
+        description="Hub id or local folder; demo is SmolLM2-135M-Instruct",
+        json_schema_extra={"position": 2},
+    )
+    model_revision: str | None = Field(default=None, description="Branch, tag or commit of a model on the hub")
+    dataset_split: str | None = Field(default=None, description="Split of a Hugging Face dataset")
+    dataset_revision: str | None = Field(default=None, description="Revision of a Hugging Face dataset")
+    limit: int | None = Field(default=None, ge=1, description="Only the first rows")
+    policy: PolicyName = Field(default="blend", description="Order in which requests enter the engine")
+    shards: int = Field(default=1, ge=1, le=1024, description="Engines that share the work (data parallel)")
+    dtype: DtypeName = Field(default="bfloat16", description="Number format of weights and KV cache")
+    sample_fraction: float = Field(
+        default=0.01, ge=0.0, le=1.0, description="Share of rows generated first to estimate lengths; 0 skips the warm-up"
+    )
+    max_error_rate: float = Field(default=0.05, ge=0.0, le=1.0, description="The job fails when more rows end in an error")
+    sampling: SamplingDefaults = Field(default_factory=SamplingDefaults, title="Sampling defaults")
+    engine: EngineOptions = Field(default_factory=EngineOptions, title="Engine")
+
+
+class JobParameters(JobOptions):
+    """One batch inference job: a dataset of requests in, generations out."""
 
     requests: str = Field(
         min_length=1,
@@ -62,26 +87,6 @@ class JobParameters(BaseModel):
         description="Where generations.parquet, manifest.json and report.md go",
         json_schema_extra={"position": 1},
     )
-    model: str = Field(
-        default="demo",
-        min_length=1,
-        title="Model",
-        description="Hub id or local folder; demo is SmolLM2-135M-Instruct",
-        json_schema_extra={"position": 2},
-    )
-    model_revision: str | None = Field(default=None, description="Branch, tag or commit of a model on the hub")
-    dataset_split: str | None = Field(default=None, description="Split of a Hugging Face dataset")
-    dataset_revision: str | None = Field(default=None, description="Revision of a Hugging Face dataset")
-    limit: int | None = Field(default=None, ge=1, description="Only the first rows")
     columns: dict[str, str] = Field(
         default_factory=dict, description="Our column name to yours, for example {'prompt': 'question'}"
     )
-    sampling: SamplingDefaults = Field(default_factory=SamplingDefaults, title="Sampling defaults")
-    policy: PolicyName = Field(default="blend", description="Order in which requests enter the engine")
-    shards: int = Field(default=1, ge=1, le=1024, description="Engines that share the work (data parallel)")
-    dtype: DtypeName = Field(default="bfloat16", description="Number format of weights and KV cache")
-    sample_fraction: float = Field(
-        default=0.01, ge=0.0, le=1.0, description="Share of rows generated first to estimate lengths"
-    )
-    max_error_rate: float = Field(default=0.05, ge=0.0, le=1.0, description="The job fails when more rows end in an error")
-    engine: EngineOptions = Field(default_factory=EngineOptions, title="Engine")

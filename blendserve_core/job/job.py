@@ -1,0 +1,25 @@
+"""A job as every stage gets it: what to do, with which model, and where its files lie. Small, frozen and JSON-able."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blendserve_core.workspace import Workspace
+from schemas.manifest import JsonFile
+from schemas.parameters import JobParameters
+
+
+class Job(JsonFile):
+    """``fingerprint`` stands for everything that changes an output; finished work is found again under it."""
+
+    parameters: JobParameters
+    model_folder: Path
+    fingerprint: str
+
+    @property
+    def workspace(self) -> Workspace:
+        return Workspace(Path(self.parameters.output).expanduser().absolute(), self.fingerprint)
+
+
+class JobFailed(Exception):
+    """The job ran to its end, but not as asked. Everything that was generated is kept and published."""
