@@ -1,0 +1,96 @@
+"""What can be cached: the parts of the prefix tree that several requests share, cut at page borders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from blendserve_core.plan.tree import PrefixTree
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Shared stretches of prompts in whole pages, in depth-first order. S = segments, R = requests of the table.
+
+    Segment ``s`` is the tokens ``[start[s], end[s])`` of every prompt below it, both multiples of the page size; its parent
+    ends where it starts. ``num_tail_tokens`` more tokens are shared too, but fill only part of a page (0..page_size-1), so
+    they lie in the first page of whoever goes on from there, and can be copied from it.
+
+    parent      [S] int32, -1 at the top
+    start, end  [S] int32 tokens
+    num_tail_tokens [S] int32
+    num_requests    [S] int32 requests of this shard below it
+    position_start, position_end  [S] int64 slice of the tree's request order
+    of_request  [R] int32 deepest segment on a request's path, -1 without one
+    """
+
+    parent: NDArray[np.int32]
+    start: NDArray[np.int32]
+    end: NDArray[np.int32]
+    num_tail_tokens: NDArray[np.int32]
+    num_requests: NDArray[np.int32]
+    position_start: NDArray[np.int64]
+    position_end: NDArray[np.int64]
+    of_request: NDArray[np.int32]
+
+    @property
+    def num_segments(self) -> int:
+        return len(self.parent)
+
+
+def shared_segments(tree: PrefixTree, requests: NDArray[np.int64], page_size: int) -> Segments:
+    """Segments of ``tree`` that at least two of ``requests`` (a shard's, or what is left of it) share."""
+    num_below, ends_here = _count_requests(tree, requests)
+    # A request always computes its own last prompt token: its logits are wanted. So a node in which a prompt ends shares
+    # one token less.
+    shared_end = tree.end_depth - ends_here
+    shared_end[num_below < 2] = 0
+    end = shared_end // page_size * page_size
+    parent_end = np.where(tree.parent < 0, 0, end[tree.parent])
+    is_segment = end > parent_end
+    segment_of_node = _nearest_segment(tree.parent, is_segment)
+    nodes = np.flatnonzero(is_segment)
+    parents = tree.parent[nodes]
+    return Segments(
+        parent=np.where(parents < 0, -1, segment_of_node[parents]).astype(np.int32),
+        start=parent_end[nodes].astype(np.int32),
+        end=end[nodes].astype(np.int32),
+        num_tail_tokens=(shared_end - end)[nodes].astype(np.int32),
+        num_requests=num_below[nodes].astype(np.int32),
+        position_start=tree.request_start[nodes],
+        position_end=tree.request_end[nodes],
+        of_request=segment_of_node[tree.node_of_request],
+    )
+
+
+def no_segments(num_requests: int) -> Segments:
+    """Prefix sharing switched off: nothing is ever cached."""
+    none32, none64 = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
+    return Segments(none32, none32, none32, none32, none32, none64, none64, np.full(num_requests, -1, dtype=np.int32))
+
+
+def _count_requests(tree: PrefixTree, requests: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Per node: how many of ``requests`` are below it, and 1 where one of their prompts ends in it, else 0."""
+    is_ours = np.zeros(len(tree.request_order), dtype=np.int64)
+    is_ours[requests] = 1
+    cumulative = np.concatenate([[0], np.cumsum(is_ours[tree.request_order])])
+    ends_here = np.zeros(tree.num_nodes, dtype=np.int32)
+    ends_here[tree.node_of_request[requests]] = 1
+    return cumulative[tree.request_end] - cumulative[tree.request_start], ends_here
+
+
+@numba.njit(cache=True)
+def _nearest_segment(parent: NDArray[np.int32], is_segment: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Number of the segment at or above each node, -1 without one; parents come before children."""
+    nearest = np.full(len(parent), -1, dtype=np.int32)
+    num_segments = 0
+    for node in range(len(parent)):
+        if is_segment[node]:
+            nearest[node] = num_segments
+            num_segments += 1
+        elif parent[node] >= 0:
+            nearest[node] = nearest[parent[node]]
+    return nearest
