@@ -1,0 +1,155 @@
+"""Prompt and output lengths of traces: synthetic ones with the means the paper reports, and real ones from Parquet.
+
+The synthetic traces are ours, not recordings: the means (and, through the spread, the compute densities) are those of the
+paper's table of traces; the shapes are log-normal, or a few classes where outputs are images and videos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of N requests. Requests of one group share their first ``num_prefix_tokens``, as far as both have them.
+
+    All arrays are [N] int32; ``prefix_group`` is -1 for a request of no group. Every prompt of the trace starts with the same
+    ``num_system_tokens``; they are part of ``num_prompt_tokens`` and of ``num_prefix_tokens``.
+    """
+
+    num_prompt_tokens: NDArray[np.int32]
+    num_output_tokens: NDArray[np.int32]
+    prefix_group: NDArray[np.int32]
+    num_prefix_tokens: NDArray[np.int32]
+    num_system_tokens: int = 0
+
+    def __len__(self) -> int:
+        return len(self.num_prompt_tokens)
+
+    def take(self, rows: NDArray[Any]) -> Lengths:
+        return Lengths(
+            self.num_prompt_tokens[rows],
+            self.num_output_tokens[rows],
+            self.prefix_group[rows],
+            self.num_prefix_tokens[rows],
+            self.num_system_tokens,
+        )
+
+
+LengthSource = Callable[[int, np.random.Generator], Lengths]
+"""Draws the lengths of so many requests."""
+
+
+def burst_like(num_requests: int, rng: np.random.Generator) -> Lengths:
+    """BurstGPT-like, compute-heavy: mean 244 in and 27 out, density 17.8. Long prompts tend to have long answers."""
+    prompts, outputs = _lognormal_pairs(num_requests, rng, means=(244, 27), variations=(1.3, 1.9), correlation=0.36)
+    return _without_groups(prompts, outputs, num_system_tokens=5)
+
+
+def wildchat_like(num_requests: int, rng: np.random.Generator) -> Lengths:
+    """WildChat-like: mean 496 in and 256 out, density 2.1. A hundred templates make up 19 % of the prompt tokens."""
+    prompts, outputs = _lognormal_pairs(num_requests, rng, means=(402, 256), variations=(1.8, 1.3), correlation=0.25)
+    group = rng.integers(0, 100, num_requests, dtype=np.int32)
+    prefix = np.full(num_requests, 94, np.int32)
+    return Lengths(prompts + prefix, outputs, group, prefix, num_system_tokens=5)
+
+
+def mmlu_like(num_requests: int, rng: np.random.Generator) -> Lengths:
+    """MMLU-like, high sharing: mean 804 in and 2 out; 57 subjects whose few-shot prompts are 86 % of the tokens."""
+    prefixes = 5 + _lognormal(np.random.default_rng(57).standard_normal(57), mean=690, variation=0.5)
+    prefixes = (prefixes * (695 / prefixes.mean())).astype(np.int32)
+    group = rng.permutation(num_requests).astype(np.int32) % 57
+    questions = _lognormal(rng.standard_normal(num_requests), mean=109, variation=0.5)
+    return Lengths(prefixes[group] + questions, np.full(num_requests, 2, np.int32), group, prefixes[group], 5)
+
+
+def openvid_like(num_requests: int, rng: np.random.Generator) -> Lengths:
+    """OpenVid-like, memory-heavy: mean 121 in and 16 K out, density 0.05; outputs are videos of five lengths."""
+    prompts = _lognormal(rng.standard_normal(num_requests), mean=121, variation=0.4)
+    # Classes are dealt in exact proportion: with a few hundred requests, chance alone would move the density by 10 %.
+    deal = (rng.permutation(num_requests) + 0.5) / max(num_requests, 1)
+    length_class = np.searchsorted(np.cumsum([0.20, 0.30, 0.29, 0.18]), deal, side="right")
+    outputs = np.array([4224, 8448, 16896, 33792, 67584], np.int32)[length_class]
+    return _without_groups(prompts, outputs, num_system_tokens=1)
+
+
+def resample(lengths: Lengths, num_requests: int, rng: np.random.Generator) -> Lengths:
+    """``num_requests`` rows in random order, each row used equally often (give or take one)."""
+    if not len(lengths):
+        raise ValueError("the length trace has no rows to draw from")
+    return lengths.take(rng.permutation(len(lengths))[np.arange(num_requests) % len(lengths)])
+
+
+def read_lengths(path: Path) -> Lengths:
+    """Lengths from a Parquet file with ``input_tokens`` and ``output_tokens``, and maybe a prefix.
+
+    The prefix is ``prefix_group`` (any type, null for none) and ``shared_prefix_tokens``. Raises ValueError for a missing
+    column and for a length below 1.
+    """
+    names = pq.read_schema(path).names
+    for name in ("input_tokens", "output_tokens"):
+        if name not in names:
+            raise ValueError(f"{path} has no column {name!r}; it has {', '.join(names)}")
+    prompts, outputs = _column(path, "input_tokens"), _column(path, "output_tokens")
+    if min(prompts.min(initial=1), outputs.min(initial=1)) < 1:
+        raise ValueError(f"{path} has a request with fewer than 1 input or output token; filter it out")
+    if not {"prefix_group", "shared_prefix_tokens"} <= set(names):
+        return _without_groups(prompts, outputs, num_system_tokens=0)
+    keys = pq.read_table(path, columns=["prefix_group"])["prefix_group"].combine_chunks()
+    codes = keys if hasattr(keys, "indices") else keys.dictionary_encode()
+    group = codes.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    prefix = np.minimum(_column(path, "shared_prefix_tokens"), prompts)
+    return Lengths(prompts, outputs, group, np.where(group < 0, 0, prefix).astype(np.int32))
+
+
+SOURCES: dict[str, LengthSource] = {
+    "burst": burst_like,
+    "wildchat": wildchat_like,
+    "mmlu": mmlu_like,
+    "openvid": openvid_like,
+}
+
+
+def length_source(name_or_path: str) -> LengthSource:
+    """A synthetic trace by name, or a Parquet file's rows."""
+    if name_or_path in SOURCES:
+        return SOURCES[name_or_path]
+    if not Path(name_or_path).is_file():
+        raise ValueError(f"{name_or_path!r} is neither a synthetic trace ({', '.join(SOURCES)}) nor a Parquet file")
+    return partial(resample, read_lengths(Path(name_or_path)))
+
+
+def _lognormal(normal: NDArray[np.float64], mean: float, variation: float) -> NDArray[np.int32]:
+    """Whole numbers, at least 1, from standard normals; ``variation`` is the standard deviation over the mean."""
+    variance = np.log1p(variation**2)
+    values = np.exp(np.log(mean) - variance / 2 + np.sqrt(variance) * normal)
+    return np.maximum(1, np.rint(values)).astype(np.int32)
+
+
+def _lognormal_pairs(
+    num_requests: int,
+    rng: np.random.Generator,
+    means: tuple[float, float],
+    variations: tuple[float, float],
+    correlation: float,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    first, other = rng.standard_normal((2, num_requests))
+    second = correlation * first + np.sqrt(1 - correlation**2) * other
+    return _lognormal(first, means[0], variations[0]), _lognormal(second, means[1], variations[1])
+
+
+def _without_groups(prompts: NDArray[np.int32], outputs: NDArray[np.int32], num_system_tokens: int) -> Lengths:
+    prefix = np.minimum(prompts, num_system_tokens).astype(np.int32)
+    return Lengths(prompts, outputs, np.full(len(prompts), -1, np.int32), prefix, num_system_tokens)
+
+
+def _column(path: Path, name: str) -> NDArray[np.int32]:
+    return pq.read_table(path, columns=[name])[name].to_numpy().astype(np.int32)
