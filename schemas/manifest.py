@@ -55,6 +55,17 @@ class EngineManifest(JsonFile):
     interrupted: bool = False
 
 
+class PublishManifest(JsonFile):
+    """What publishing wrote: rows by outcome, and their tokens (prompts counted once per sample)."""
+
+    num_rows: int
+    num_errors: int
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    publish_s: float
+
+
 class Manifest(JsonFile):
     """The job's own manifest, written last, beside the generations.
 
