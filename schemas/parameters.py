@@ -46,7 +46,7 @@ class EngineOptions(BaseModel):
 
 
 class JobOptions(BaseModel):
-    """How a job is run; what it reads and writes is in :class:`JobParameters`."""
+    """How a job is run; what it reads and writes, and the groups of options, are added by :class:`JobParameters`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,8 +68,6 @@ class JobOptions(BaseModel):
         default=0.01, ge=0.0, le=1.0, description="Share of rows generated first to estimate lengths; 0 skips the warm-up"
     )
     max_error_rate: float = Field(default=0.05, ge=0.0, le=1.0, description="The job fails when more rows end in an error")
-    sampling: SamplingDefaults = Field(default_factory=SamplingDefaults, title="Sampling defaults")
-    engine: EngineOptions = Field(default_factory=EngineOptions, title="Engine")
 
 
 class JobParameters(JobOptions):
@@ -90,3 +88,5 @@ class JobParameters(JobOptions):
     columns: dict[str, str] = Field(
         default_factory=dict, description="Our column name to yours, for example {'prompt': 'question'}"
     )
+    sampling: SamplingDefaults = Field(default_factory=SamplingDefaults, title="Sampling defaults")
+    engine: EngineOptions = Field(default_factory=EngineOptions, title="Engine")
