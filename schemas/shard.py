@@ -10,7 +10,9 @@ class EngineSpec(JsonFile):
     """The work of one engine process. Paths are absolute.
 
     It serves the requests of shard ``rank`` of the plan in ``plan_folder`` that are not already in a part file under any of
-    ``done_folders``, and writes part files, ``progress.json`` and ``manifest.json`` into ``output_folder``.
+    ``done_folders``, going on from outputs that an engine there left unfinished, and writes part files, ``progress.json`` and
+    ``manifest.json`` into ``output_folder``. It ends early once ``stop_at_finished`` of its requests have ended: a warm-up
+    does not wait for its stragglers.
     """
 
     rank: int
@@ -23,3 +25,4 @@ class EngineSpec(JsonFile):
     dtype: DtypeName
     seed: int
     engine: EngineOptions
+    stop_at_finished: int | None = None

@@ -22,7 +22,6 @@ from blendserve_core.schedule.running import Running
 from blendserve_core.schedule.step import Capacity, StepPlan, StepResult
 
 
-
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A sequence that ended. ``finish_reason`` is stop, length or error; ``error`` says what went wrong, else empty."""
@@ -69,6 +68,7 @@ class Scheduler:
 
     Call :meth:`schedule` for the next step (None when all is done), then :meth:`update` with its result. ``order`` holds the
     shard's requests as planned, ``request_order`` all requests in the order of the tree that ``segments`` come from.
+    Requests in ``outputs_so_far`` go on from there.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Scheduler:
         policy: AdmissionPolicy,
         capacity: Capacity,
         eos_token_ids: tuple[int, ...],
+        outputs_so_far: dict[int, NDArray[np.int32]] | None = None,
     ) -> None:
         rank = np.full(requests.num_requests, NOT_WAITING, dtype=np.int64)
         rank[order] = np.arange(len(order))
@@ -90,7 +91,7 @@ class Scheduler:
         self._finish_rules = FinishRules(requests.sampling, eos_token_ids)
         self._memory = Memory(segments, request_order, rank, capacity.num_pages, capacity.page_size)
         self._running = Running.empty(capacity.max_sequences)
-        self._retracted: dict[int, _Retracted] = {}
+        self._retracted = {request: _Retracted(outputs, -1) for request, outputs in (outputs_so_far or {}).items()}
         self._dropped: list[int] = []
         self._failed: list[Finished] = []
         self._in_flight: _InFlight | None = None

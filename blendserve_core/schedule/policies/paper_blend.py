@@ -1,0 +1,112 @@
+"""The paper's dual scan (section 5.4): a cursor from each end, the memory split so that the blend has the root's density."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blendserve_core.plan.dual_scan import memory_split
+from blendserve_core.schedule.policies.two_ends import LEFT, RIGHT, TwoEnds
+from blendserve_core.schedule.policy import Load, StepOutcome
+
+OVERRUN = 2.0
+"""A left request with this many times its estimated outputs counts as memory-intensive from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestProfile:
+    """What the planner expects of each request; arrays are [num_requests] of the table.
+
+    num_prompt_tokens, est_output_tokens
+    density       compute density of the schedulable unit that the request belongs to
+    root_density  density of the whole shard
+    """
+
+    num_prompt_tokens: NDArray[np.int32]
+    est_output_tokens: NDArray[np.float32]
+    density: NDArray[np.float64]
+    root_density: float
+
+    @property
+    def est_kv_tokens(self) -> NDArray[np.float64]:
+        """KV tokens a request holds on average while it runs: p + d/2."""
+        return self.num_prompt_tokens + self.est_output_tokens / 2.0
+
+
+class PaperBlend:
+    """Keeps each side's running requests within its share of the memory; a request that ends is replaced from its own side."""
+
+    def __init__(self, order: NDArray[np.int64], profile: RequestProfile, num_kv_tokens: int) -> None:
+        self._waiting = TwoEnds(order, len(profile.density))
+        self._profile = profile
+        self._est_kv_tokens = profile.est_kv_tokens
+        self._num_kv_tokens = num_kv_tokens
+        self._held = np.zeros(len(profile.density))
+        self._used = [0.0, 0.0]
+
+    @property
+    def num_waiting(self) -> int:
+        return self._waiting.num_waiting
+
+    def prefill_budget(self, load: Load, max_prefill_tokens: int) -> int:
+        """C = N·p/d tokens for each side, N its decode slots: then prompts arrive as fast as outputs end."""
+        self._move_overruns(load)
+        num_tokens = 0.0
+        for side, memory in enumerate(self._split()):
+            request = self._waiting.peek(side)
+            if request is not None:
+                num_prompt = float(self._profile.num_prompt_tokens[request])
+                num_output = max(1.0, float(self._profile.est_output_tokens[request]))
+                num_tokens += memory / float(self._est_kv_tokens[request]) * num_prompt / num_output
+        return int(np.clip(num_tokens, min(load.page_size, max_prefill_tokens), max_prefill_tokens))
+
+    def next(self, load: Load) -> int | None:
+        memory = self._split()
+        sides = sorted((LEFT, RIGHT), key=lambda side: self._used[side] / max(memory[side], 1.0))
+        for side in sides:
+            request = self._waiting.peek(side)
+            if request is not None and self._used[side] + self._est_kv_tokens[request] <= memory[side]:
+                return self._admit(request, side)
+        if len(load.running):
+            return None
+        # An empty engine takes anything: a share too small for its next request must not stop the run.
+        return next((self._admit(r, side) for side in sides if (r := self._waiting.peek(side)) is not None), None)
+
+    def put_back(self, request: int, *, retracted: bool) -> None:
+        self._release(request)
+        self._waiting.put_back(request)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        for request in outcome.finished.tolist():
+            self._release(request)
+
+    def _split(self) -> tuple[float, float]:
+        """M_L and M_R for the requests under the cursors; one side alone gets all the memory."""
+        left, right = self._waiting.peek(LEFT), self._waiting.peek(RIGHT)
+        if left is None or right is None:
+            return (0.0, float(self._num_kv_tokens)) if left is None else (float(self._num_kv_tokens), 0.0)
+        density = self._profile.density
+        return memory_split(float(density[left]), float(density[right]), self._profile.root_density, float(self._num_kv_tokens))
+
+    def _admit(self, request: int, side: int) -> int:
+        self._waiting.take(request, side)
+        self._held[request] = self._est_kv_tokens[request]
+        self._used[side] += self._held[request]
+        return request
+
+    def _release(self, request: int) -> None:
+        self._used[self._waiting.side[request]] -= self._held[request]
+        self._held[request] = 0.0
+
+    def _move_overruns(self, load: Load) -> None:
+        """A request that runs far past its estimate moves from the left share to the right."""
+        running = load.running
+        is_over = (self._waiting.side[running] == LEFT) & (
+            load.num_outputs > OVERRUN * np.maximum(self._profile.est_output_tokens[running], 1.0)
+        )
+        for request in running[is_over].tolist():
+            self._used[LEFT] -= self._held[request]
+            self._used[RIGHT] += self._held[request]
+            self._waiting.side[request] = RIGHT

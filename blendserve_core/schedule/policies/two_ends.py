@@ -1,0 +1,69 @@
+"""Waiting requests in planned order, taken from either end: compute-intensive on the left, memory-intensive on the right."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEFT, RIGHT = 0, 1
+
+
+class TwoEnds:
+    """A sorted order with a cursor at each end (paper section 5.4), and a queue per side for what comes back.
+
+    Retracted requests wait on their own side, so that a retracted giant does not block the compute side. Requests in the middle
+    may be taken too; the cursors skip them later.
+    """
+
+    def __init__(self, order: NDArray[np.int64], num_requests: int) -> None:
+        self._order = order
+        self._ends = [0, len(order) - 1]
+        self._is_taken = np.zeros(len(order), dtype=np.bool_)
+        self._position = np.full(num_requests, -1, dtype=np.int64)
+        self._position[order] = np.arange(len(order))
+        self._returned: tuple[deque[int], deque[int]] = (deque(), deque())
+        self.side = np.zeros(num_requests, dtype=np.int8)
+        self.num_waiting = len(order)
+
+    def peek(self, side: int) -> int | None:
+        """The request that :meth:`take` would give for this side, or None when none waits there."""
+        if self._returned[side]:
+            return self._returned[side][0]
+        left, right = self._ends
+        if left > right:
+            return None
+        return int(self._order[self._ends[side]])
+
+    def ahead(self, side: int, num_skipped: int) -> int | None:
+        """The request about ``num_skipped`` places behind a side's cursor, None past the other one or where it was taken."""
+        left, right = self._ends
+        position = left + num_skipped if side == LEFT else right - num_skipped
+        if not left <= position <= right or self._is_taken[position]:
+            return None
+        return int(self._order[position])
+
+    def take(self, request: int, side: int) -> int:
+        """Take a request that waits, for one side."""
+        self.num_waiting -= 1
+        self.side[request] = side
+        if self._returned[side] and self._returned[side][0] == request:
+            self._returned[side].popleft()
+            return request
+        self._is_taken[self._position[request]] = True
+        self._skip_taken()
+        return request
+
+    def put_back(self, request: int) -> None:
+        """A request returns to the front of the side it was taken for."""
+        self.num_waiting += 1
+        self._returned[self.side[request]].appendleft(request)
+
+    def _skip_taken(self) -> None:
+        left, right = self._ends
+        while left <= right and self._is_taken[left]:
+            left += 1
+        while right >= left and self._is_taken[right]:
+            right -= 1
+        self._ends = [left, right]
