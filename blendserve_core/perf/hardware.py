@@ -1,9 +1,14 @@
-"""What one device can do, as the few measured rates the cost model needs."""
+"""What one device can do, as the few measured rates the cost model needs.
+
+The GPU presets are the fitted profiles of ``infra/hardware/``, where their sources and fit errors are.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,56 +41,74 @@ class HardwareSpec:
 
 
 def a100_80gb() -> HardwareSpec:
-    """Slopes and intercepts of the measured times in the paper's Table 1 (Llama-3-8B, batches of 512 to 1024)."""
+    """The A100 as the paper measured it inside an engine: lines through its Table 1 (Llama-3-8B, batches of 512 to 1024)."""
     return HardwareSpec(
         name="a100-80gb",
-        gemm_flops_per_s=243.2e12,
-        gemm_fixed_share=0.681,
+        gemm_flops_per_s=243.3e12,
+        gemm_fixed_share=0.6821,
         lm_head_flops_per_s=256e12,
-        weight_bytes_per_s=1.79e12,
+        weight_bytes_per_s=1.793e12,
         attention_flops_per_s=200e12,
         kv_bytes_per_s=1.793e12,
-        decode_layer_fixed_s=118.1e-6,
+        decode_layer_fixed_s=118e-6,
         memory_bytes=80e9,
         reserved_bytes=3.94e9,
-        allreduce_fixed_s=20e-6,
-        allreduce_bytes_per_s=230e9,
+        allreduce_fixed_s=6.238e-6,
+        allreduce_bytes_per_s=164.5e9,
+    )
+
+
+def a100_80gb_kernels() -> HardwareSpec:
+    """The A100 from single kernels (Vidur, aiconfigurator), with no engine around them."""
+    return HardwareSpec(
+        name="a100-80gb-kernels",
+        gemm_flops_per_s=224.2e12,
+        gemm_fixed_share=0.4657,
+        lm_head_flops_per_s=287.6e12,
+        weight_bytes_per_s=1.462e12,
+        attention_flops_per_s=157e12,
+        kv_bytes_per_s=1.637e12,
+        decode_layer_fixed_s=28.7e-6,
+        memory_bytes=80e9,
+        reserved_bytes=3.94e9,
+        allreduce_fixed_s=6.238e-6,
+        allreduce_bytes_per_s=164.5e9,
     )
 
 
 def h100() -> HardwareSpec:
-    """Data-sheet peaks of the SXM part times the shares of peak that Table 1 shows for the A100."""
+    """GEMMs and all-reduce from Vidur; attention as the H200's, slowed by the ratio of memory bandwidths."""
     return HardwareSpec(
         name="h100",
-        gemm_flops_per_s=680e12,
-        gemm_fixed_share=0.681,
-        lm_head_flops_per_s=720e12,
-        weight_bytes_per_s=2.95e12,
-        attention_flops_per_s=560e12,
-        kv_bytes_per_s=2.95e12,
-        decode_layer_fixed_s=60e-6,
+        gemm_flops_per_s=780.3e12,
+        gemm_fixed_share=0.6814,
+        lm_head_flops_per_s=777.4e12,
+        weight_bytes_per_s=2.395e12,
+        attention_flops_per_s=605.2e12,
+        kv_bytes_per_s=2.965e12,
+        decode_layer_fixed_s=19.84e-6,
         memory_bytes=80e9,
         reserved_bytes=4e9,
-        allreduce_fixed_s=15e-6,
-        allreduce_bytes_per_s=360e9,
+        allreduce_fixed_s=23.98e-6,
+        allreduce_bytes_per_s=330.1e9,
     )
 
 
 def h200() -> HardwareSpec:
-    """As the H100, with the larger and faster memory."""
+    """From single kernels (aiconfigurator)."""
     return HardwareSpec(
         name="h200",
-        gemm_flops_per_s=680e12,
-        gemm_fixed_share=0.681,
-        lm_head_flops_per_s=720e12,
-        weight_bytes_per_s=4.2e12,
-        attention_flops_per_s=560e12,
-        kv_bytes_per_s=4.2e12,
-        decode_layer_fixed_s=60e-6,
+        gemm_flops_per_s=802.2e12,
+        gemm_fixed_share=0.2657,
+        lm_head_flops_per_s=777.4e12,
+        weight_bytes_per_s=3.432e12,
+        attention_flops_per_s=605.2e12,
+        kv_bytes_per_s=4.248e12,
+        decode_layer_fixed_s=19.84e-6,
         memory_bytes=141e9,
         reserved_bytes=5e9,
-        allreduce_fixed_s=15e-6,
-        allreduce_bytes_per_s=360e9,
+        allreduce_fixed_s=5.42e-6,
+        allreduce_bytes_per_s=289.2e9,
     )
 
 
@@ -105,11 +128,20 @@ def cpu(num_cores: int = 8, memory_bytes: float = 16e9) -> HardwareSpec:
     )
 
 
-HARDWARE: dict[str, Callable[[], HardwareSpec]] = {"a100-80gb": a100_80gb, "h100": h100, "h200": h200, "cpu": cpu}
+HARDWARE: dict[str, Callable[[], HardwareSpec]] = {
+    "a100-80gb": a100_80gb,
+    "a100-80gb-kernels": a100_80gb_kernels,
+    "h100": h100,
+    "h200": h200,
+    "cpu": cpu,
+}
 
 
-def hardware_spec(name: str) -> HardwareSpec:
-    """A preset by name. Raises ValueError for an unknown one."""
-    if name not in HARDWARE:
-        raise ValueError(f"hardware {name!r} is not known; use one of {', '.join(HARDWARE)}")
-    return HARDWARE[name]()
+def hardware_spec(name_or_path: str) -> HardwareSpec:
+    """A preset by name, or a profile as ``infra/hardware/fit.py`` writes them. Raises ValueError for what is neither."""
+    if name_or_path in HARDWARE:
+        return HARDWARE[name_or_path]()
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise ValueError(f"hardware {name_or_path!r} is neither a preset ({', '.join(HARDWARE)}) nor a profile's JSON file")
+    return HardwareSpec(**json.loads(path.read_text(encoding="utf-8"))["spec"])
