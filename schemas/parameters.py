@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -90,3 +91,8 @@ class JobParameters(JobOptions):
     )
     sampling: SamplingDefaults = Field(default_factory=SamplingDefaults, title="Sampling defaults")
     engine: EngineOptions = Field(default_factory=EngineOptions, title="Engine")
+
+    @property
+    def title(self) -> str:
+        """What a run of this job is called."""
+        return f"{Path(self.requests).name} with {Path(self.model).name}"
