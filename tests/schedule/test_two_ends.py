@@ -1,0 +1,65 @@
+import numpy as np
+
+from blendserve_core.schedule.policies.two_ends import LEFT, RIGHT, TwoEnds
+
+
+def ends(*order: int) -> TwoEnds:
+    return TwoEnds(np.array(order), num_requests=10)
+
+
+def take_all(waiting: TwoEnds, side: int) -> list[int]:
+    taken = []
+    while (request := waiting.peek(side)) is not None:
+        taken.append(waiting.take(request, side))
+    return taken
+
+
+def test_each_side_is_taken_from_its_own_end():
+    waiting = ends(3, 1, 4, 5)
+    assert waiting.take(waiting.peek(LEFT), LEFT) == 3
+    assert waiting.take(waiting.peek(RIGHT), RIGHT) == 5
+    assert take_all(waiting, LEFT) == [1, 4]
+    assert waiting.num_waiting == 0
+    assert waiting.peek(RIGHT) is None
+
+
+def test_requests_taken_from_the_middle_are_skipped_later():
+    waiting = ends(0, 1, 2, 3, 4)
+    assert waiting.ahead(RIGHT, 2) == 2
+    waiting.take(2, RIGHT)
+    assert waiting.ahead(RIGHT, 2) is None
+    assert take_all(waiting, RIGHT) == [4, 3, 1, 0]
+
+
+def test_looking_ahead_ends_at_the_other_cursor():
+    waiting = ends(0, 1, 2)
+    assert waiting.ahead(LEFT, 2) == 2
+    assert waiting.ahead(LEFT, 3) is None
+    assert waiting.ahead(RIGHT, 3) is None
+
+
+def test_what_comes_back_is_offered_first_and_only_on_its_side():
+    waiting = ends(0, 1, 2, 3)
+    waiting.take(3, RIGHT)
+    waiting.put_back(3)
+    assert waiting.num_waiting == 4
+    assert waiting.peek(LEFT) == 0
+    assert take_all(waiting, RIGHT) == [3, 2, 1, 0]
+
+
+def test_the_newest_to_come_back_is_offered_before_older_ones():
+    waiting = ends(0, 1, 2, 3)
+    for request in (3, 2):
+        waiting.take(request, RIGHT)
+    for request in (2, 3):
+        waiting.put_back(request)
+    assert take_all(waiting, RIGHT) == [3, 2, 1, 0]
+
+
+def test_a_side_keeps_its_own_returns_when_the_order_is_used_up():
+    waiting = ends(0, 1)
+    waiting.take(0, LEFT)
+    waiting.take(1, RIGHT)
+    waiting.put_back(0)
+    assert waiting.peek(RIGHT) is None
+    assert waiting.peek(LEFT) == 0
