@@ -1,7 +1,7 @@
 """A decoder of the Llama family on a flat batch of tokens. T tokens, H hidden, Hq and Hkv heads of size D, V vocabulary.
 
-Which sequence a token belongs to is known only to ``attend``, and how a product is computed only to ``ops`` and the linear
-maps, so paging, kernels and tensor parallelism are all applied from outside.
+Which sequence and position a token has is known only to ``attend``, and how a product is computed only to ``ops`` and the
+linear maps, so paging, kernels and tensor parallelism are all applied from outside.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.ops import Linear, TorchOps
-from blendserve_core.engine.model.rope import Rope, Rotation
 
-# attend(layer, q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, D]) -> [T, Hq * D]: stores k and v, and attends over each sequence.
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+# attend(layer, qkv [T, Hq + 2 * Hkv, D]) -> [T, Hq * D]: rotates queries and keys, keeps keys and values, and attends over
+# each sequence.
+Attend = Callable[[int, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +41,18 @@ class Decoder:
 
     config: ModelConfig
     ops: TorchOps
-    rope: Rope
     embeddings: Tensor
     layers: tuple[DecoderLayer, ...]
     final_norm: Tensor
     lm_head: Linear
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Final hidden states [T, H], normalised, of ``token_ids`` [T] at ``positions`` [T]."""
+    def forward(self, token_ids: Tensor, attend: Attend) -> Tensor:
+        """Final hidden states [T, H], normalised, of ``token_ids`` [T]."""
         eps = self.config.rms_norm_eps
-        rotation = self.rope.rotation(positions)
         residual = F.embedding(token_ids, self.embeddings)
         x = self.ops.rms_norm(residual, self.layers[0].input_norm, eps)
         for index, layer in enumerate(self.layers):
-            x = self._attention(index, layer, x, rotation, attend)
+            x = layer.output(attend(index, self._qkv(layer, x)))
             x, residual = self.ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
             x = layer.down(self.ops.silu_mul(layer.gate_up(x)))
             is_last = index + 1 == len(self.layers)
@@ -65,14 +64,13 @@ class Decoder:
         """[N, H] to [N, V], in the model's number format."""
         return self.lm_head(hidden)
 
-    def _attention(self, index: int, layer: DecoderLayer, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+    def _qkv(self, layer: DecoderLayer, x: Tensor) -> Tensor:
+        """Queries, keys and values of every head, [T, Hq + 2 * Hkv, D], before rotation."""
         config = self.config
-        q, k, v = layer.qkv(x).split((config.query_size, config.kv_size, config.kv_size), dim=-1)
-        q = q.unflatten(-1, (config.num_heads, config.head_dim))
-        k = k.unflatten(-1, (config.num_kv_heads, config.head_dim))
-        v = v.unflatten(-1, (config.num_kv_heads, config.head_dim))
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q = self.ops.rms_norm(q, layer.q_norm, config.rms_norm_eps)
-            k = self.ops.rms_norm(k, layer.k_norm, config.rms_norm_eps)
-        q, k = self.ops.rotate(q, rotation), self.ops.rotate(k, rotation)
-        return layer.output(attend(index, q, k, v))
+        qkv = layer.qkv(x).unflatten(-1, (config.num_heads + 2 * config.num_kv_heads, config.head_dim))
+        if layer.q_norm is None or layer.k_norm is None:
+            return qkv
+        q, k, v = qkv.split((config.num_heads, config.num_kv_heads, config.num_kv_heads), dim=1)
+        q = self.ops.rms_norm(q, layer.q_norm, config.rms_norm_eps)
+        k = self.ops.rms_norm(k, layer.k_norm, config.rms_norm_eps)
+        return torch.cat((q, k, v), dim=1)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from blendserve_core.engine.model.rope import Rotation
 
 Linear = Callable[[Tensor], Tensor]
 
 
 class TorchOps:
-    """Operations on a flat batch of T tokens. Norms and rotations are computed in float32 and rounded once."""
+    """Operations on a flat batch of T tokens. Norms are computed in float32 and rounded once."""
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Take over ``weight`` [out, in] and ``bias`` [out]; the result maps [T, in] to [T, out]."""
@@ -28,12 +25,6 @@ class TorchOps:
         """Add ``x`` to the residual stream; return the sum normalised, and the sum."""
         residual = residual + x
         return self.rms_norm(residual, weight, eps), residual
-
-    def rotate(self, heads: Tensor, rotation: Rotation) -> Tensor:
-        """Rotate the two halves of each head, [T, H, D]."""
-        first, second = heads.float().chunk(2, dim=-1)
-        cos, sin = rotation
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(heads.dtype)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """[T, 2 * intermediate] to [T, intermediate]."""

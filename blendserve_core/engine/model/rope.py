@@ -31,6 +31,13 @@ class Rope:
         return Rotation(angles.cos() * self.magnitude, angles.sin() * self.magnitude)
 
 
+def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
+    """Rotate the two halves of each head of ``heads`` [T, H, D], in float32, rounded once."""
+    first, second = heads.float().chunk(2, dim=-1)
+    cos, sin = rotation
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(heads.dtype)
+
+
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     """Radians per position of each rotated pair, [D / 2] float32."""
     inv_freq = 1.0 / rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)

@@ -11,7 +11,6 @@ from torch import Tensor
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.llama import Decoder, DecoderLayer
 from blendserve_core.engine.model.ops import Linear, TorchOps
-from blendserve_core.engine.model.rope import Rope
 
 EMBEDDINGS, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
@@ -50,7 +49,6 @@ def load_decoder(folder: Path, ops: TorchOps, dtype: torch.dtype) -> Decoder:
     return Decoder(
         config=config,
         ops=ops,
-        rope=Rope(config),
         embeddings=checkpoint.get(EMBEDDINGS),
         layers=tuple(_load_layer(f"model.layers.{index}", config, checkpoint, ops) for index in range(config.num_layers)),
         final_norm=checkpoint.get(FINAL_NORM),
