@@ -4,7 +4,7 @@ from blendserve_core.schedule.policies.paper_blend import PaperBlend, RequestPro
 from blendserve_core.schedule.policy import Load, StepOutcome
 from blendserve_core.schedule.step import StepResult
 
-KV_TOKENS = 606
+KV_TOKENS = 620
 
 
 def load(running=(), num_outputs=()) -> Load:
@@ -48,9 +48,9 @@ def finish(blend: PaperBlend, *requests: int) -> None:
 
 
 def test_each_side_fills_its_share_of_the_memory():
-    admitted = admit(policy())
-    # M_L = 606 * (1.4 - 0.1) / (4 - 0.1) = 202: ten requests of 20 tokens; M_R = 404: six of 60.
-    assert sorted(admitted) == [*range(10), *range(14, 20)]
+    admitted = admit(policy(num_left=20))
+    # M_L = 620 * (1.4 - 0.1) / (4 - 0.1) = 207: ten requests of 20 tokens; M_R = 413: six of 60.
+    assert sorted(admitted) == [*range(10), *range(24, 30)]
 
 
 def test_both_sides_are_admitted_in_turn():
