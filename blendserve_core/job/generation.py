@@ -1,0 +1,64 @@
+"""Generate: one engine process per shard, supervised from here; it writes finished rows as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+from blendserve_core.job.attempts import remember_attempt
+from blendserve_core.job.interrupt import until_interrupted
+from blendserve_core.job.job import Job
+from blendserve_core.supervise import run_engine
+from schemas.manifest import EngineManifest, Progress
+from schemas.parameters import PolicyName
+from schemas.shard import EngineSpec
+
+OnProgress = Callable[[Progress], None]
+
+
+def generate_shard(job: Job, rank: int, on_progress: OnProgress | None = None) -> EngineManifest:
+    """Generate what is left of one shard. Raises EngineError if its engine dies, Interrupted if the job was told to stop."""
+    workspace, policy = job.workspace, job.parameters.policy
+    return run_engine_once(job, rank, workspace.plan, workspace.shard(rank), on_progress, policy=policy)
+
+
+def generate_all(job: Job, num_shards: int) -> None:
+    """Run the shards side by side, one thread each; one that fails does not stop the others."""
+    with ThreadPoolExecutor(num_shards) as threads:
+        futures = [threads.submit(generate_shard, job, rank) for rank in range(num_shards)]
+        wait(futures)
+    for future in futures:
+        future.result()
+
+
+def run_engine_once(
+    job: Job,
+    rank: int,
+    plan_folder: Path,
+    output_folder: Path,
+    on_progress: OnProgress | None,
+    *,
+    policy: PolicyName,
+    stop_at_finished: int | None = None,
+) -> EngineManifest:
+    """Run the engine that writes into ``output_folder``, unless it did its work in an earlier run."""
+    if (output_folder / "manifest.json").exists():
+        earlier = EngineManifest.read(output_folder / "manifest.json")
+        if not earlier.interrupted:
+            return earlier
+    remember_attempt(output_folder)
+    spec = EngineSpec(
+        rank=rank,
+        staged_folder=str(job.workspace.staged),
+        plan_folder=str(plan_folder),
+        output_folder=str(output_folder),
+        done_folders=[str(folder) for folder in job.workspace.engine_folders],
+        model_folder=str(job.model_folder),
+        policy=policy,
+        dtype=job.parameters.dtype,
+        seed=job.parameters.sampling.seed,
+        engine=job.parameters.engine,
+        stop_at_finished=stop_at_finished,
+    )
+    return run_engine(spec, until_interrupted(job, on_progress))

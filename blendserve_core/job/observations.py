@@ -1,0 +1,45 @@
+"""Output lengths seen so far in a job, for the estimates of what is to come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from numpy.typing import NDArray
+
+from blendserve_core.plan.lengths import Observations
+from blendserve_core.requests import RequestTable
+from blendserve_core.unfinished import load_unfinished
+
+OBSERVED_COLUMNS = ["row", "sample_index", "num_output_tokens"]
+
+
+def observe_outputs(requests: RequestTable, engine_folders: list[Path]) -> Observations:
+    """Lengths of the outputs that earlier engines finished, and how far those got that they left unfinished."""
+    finished, num_tokens = _finished_lengths(requests, engine_folders)
+    outputs = load_unfinished(engine_folders)
+    unfinished = np.setdiff1d(np.fromiter(outputs, np.int64, len(outputs)), finished)
+    ages = np.array([len(outputs[request]) for request in unfinished.tolist()], dtype=np.int32)
+    return Observations(
+        request=np.concatenate([finished, unfinished]),
+        num_tokens=np.concatenate([num_tokens, ages]),
+        is_finished=np.arange(len(finished) + len(unfinished)) < len(finished),
+    )
+
+
+def _finished_lengths(requests: RequestTable, engine_folders: list[Path]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    parts = [str(part) for folder in engine_folders for part in sorted(folder.glob("*.parquet"))]
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.int32)
+    rows = ds.dataset(parts, format="parquet").to_table(OBSERVED_COLUMNS, filter=pc.field("finish_reason") != "error")
+    row, sample_index, num_tokens = (rows[name].to_numpy() for name in OBSERVED_COLUMNS)
+    return _request_indices(requests, row, sample_index), num_tokens.astype(np.int32)
+
+
+def _request_indices(requests: RequestTable, row: NDArray[np.int64], sample_index: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The table is sorted by (row, sample_index), so both as one number can be searched for."""
+    num_samples = int(requests.sample_index.max(initial=0)) + 1
+    keys = requests.row * num_samples + requests.sample_index
+    return np.searchsorted(keys, row * num_samples + sample_index)

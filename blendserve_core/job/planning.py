@@ -1,0 +1,55 @@
+"""Plan: build the prefix tree, estimate output lengths from what was seen, order the requests and cut them into shards."""
+
+from __future__ import annotations
+
+import shutil
+from time import perf_counter
+
+from blendserve_core.job.attempts import remember_attempt
+from blendserve_core.job.job import Job
+from blendserve_core.job.observations import observe_outputs
+from blendserve_core.perf.engine_cost import engine_cost
+from blendserve_core.plan.build_tree import build_tree
+from blendserve_core.plan.lengths import estimate_lengths
+from blendserve_core.plan.plan import SUMMARY_FILE, Plan
+from blendserve_core.plan.planner import make_plan
+from blendserve_core.plan.tree import PrefixTree
+from blendserve_core.requests import RequestTable
+
+
+def make_job_plan(job: Job) -> Plan:
+    """The plan that the shards follow; kept from an earlier run unless that had other shards or another policy."""
+    folder = job.workspace.plan
+    if (folder / SUMMARY_FILE).exists():
+        earlier = Plan.load(folder)
+        if (earlier.summary.policy, len(earlier.shards)) == (job.parameters.policy, job.parameters.shards):
+            return earlier
+    for shard in job.workspace.root.glob("shard-*"):
+        remember_attempt(shard)
+    shutil.rmtree(folder, ignore_errors=True)
+    plan = preview_plan(job)
+    plan.save(folder)
+    return plan
+
+
+def preview_plan(job: Job) -> Plan:
+    """A plan from what is known now; without a warm-up that is how long outputs are allowed to be."""
+    requests = RequestTable.load(job.workspace.staged)
+    tree, tree_s = prefix_tree(job, requests)
+    seen = observe_outputs(requests, job.workspace.engine_folders)
+    estimates = estimate_lengths(tree, requests, seen)
+    parameters = job.parameters
+    cost = engine_cost(job.model_folder)
+    return make_plan(
+        requests, tree, estimates, cost, parameters.policy, parameters.shards, parameters.sampling.seed, tree_s=tree_s
+    )
+
+
+def prefix_tree(job: Job, requests: RequestTable) -> tuple[PrefixTree, float]:
+    """The job's prefix tree and the seconds it took to build; the warm-up has saved it if there was one."""
+    saved = job.workspace.warm_up_plan
+    if (saved / SUMMARY_FILE).exists():
+        plan = Plan.load(saved)
+        return plan.tree, plan.summary.tree_s
+    started = perf_counter()
+    return build_tree(requests), perf_counter() - started

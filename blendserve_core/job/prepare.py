@@ -1,0 +1,30 @@
+"""Before anything costly: the requests are found, the model is at hand, and the job gets its fingerprint."""
+
+from __future__ import annotations
+
+import shutil
+
+from blendserve_core.data.columns import resolve_columns
+from blendserve_core.data.fingerprint import job_fingerprint
+from blendserve_core.data.source import open_source
+from blendserve_core.engine.model.folder import resolve_model
+from blendserve_core.job.job import Job
+from schemas.parameters import JobParameters
+
+
+def prepare(parameters: JobParameters) -> Job:
+    """Find the requests and the model. What makes the whole job senseless ends here, as a ValueError or an OSError."""
+    source = open_source(parameters)
+    resolve_columns(source.schema, parameters.columns)
+    model_folder = resolve_model(parameters.model, parameters.model_revision)
+    fingerprint = job_fingerprint(parameters, source.digest, model_folder)
+    job = Job(parameters=parameters, model_folder=model_folder, fingerprint=fingerprint)
+    job.write(job.workspace.root / "job.json")
+    return job
+
+
+def start_afresh(job: Job) -> None:
+    """Forget all that earlier runs of this job finished."""
+    shutil.rmtree(job.workspace.root, ignore_errors=True)
+    job.workspace.manifest.unlink(missing_ok=True)
+    job.write(job.workspace.root / "job.json")

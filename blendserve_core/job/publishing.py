@@ -1,0 +1,18 @@
+"""Publish: finished rows and error rows, put back in input order beside the input's own columns."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from blendserve_core.data.publish import publish
+from blendserve_core.job.job import Job
+from schemas.manifest import PublishManifest
+
+
+def publish_generations(job: Job) -> PublishManifest:
+    """Write ``generations.parquet`` anew from what is on disk. Raises when a row has no outcome yet."""
+    started = perf_counter()
+    counts = publish(job.workspace.staged, job.workspace.engine_folders, job.workspace.generations)
+    manifest = PublishManifest(**counts, publish_s=perf_counter() - started)
+    manifest.write(job.workspace.root / "published.json")
+    return manifest

@@ -1,0 +1,84 @@
+"""The job's manifest, for programs, and its report, for people."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from blendserve_core.job.attempts import engine_runs
+from blendserve_core.job.job import Job, JobFailed
+from blendserve_core.job.report_text import report_text
+from blendserve_core.plan.plan import Plan
+from schemas.manifest import EngineManifest, Manifest, PublishManifest, StageManifest
+
+VERSIONED = ("blendserve", "torch", "transformers", "pyarrow", "prefect")
+
+
+def write_report(job: Job) -> Manifest:
+    """Sum up what the stages left on disk: first ``report.md``, then ``manifest.json``, which marks the job as finished."""
+    plan = Plan.load(job.workspace.plan)
+    manifest = _sum_up(job, plan)
+    job.workspace.report.write_text(report_text(job, manifest, plan), encoding="utf-8")
+    manifest.write(job.workspace.manifest)
+    return manifest
+
+
+def finished_manifest(job: Job) -> Manifest | None:
+    """The manifest of an earlier run of this very job, if that came to its end."""
+    workspace = job.workspace
+    if not (workspace.manifest.exists() and workspace.generations.exists()):
+        return None
+    manifest = Manifest.read(workspace.manifest)
+    return manifest if manifest.fingerprint == job.fingerprint else None
+
+
+def require_success(job: Job, manifest: Manifest) -> Manifest:
+    """Pass the manifest on; raises JobFailed when more rows than ``max_error_rate`` ended in an error."""
+    allowed = job.parameters.max_error_rate
+    if manifest.num_errors > allowed * manifest.num_rows:
+        raise JobFailed(
+            f"{manifest.num_errors:,} of {manifest.num_rows:,} rows are errors, more than the {allowed:.1%} that "
+            f"max_error_rate allows. Every row is in {manifest.generations}; its column 'error' says what was wrong."
+        )
+    return manifest
+
+
+def _sum_up(job: Job, plan: Plan) -> Manifest:
+    workspace, parameters = job.workspace, job.parameters
+    staged = StageManifest.read(workspace.staged / "manifest.json")
+    published = PublishManifest.read(workspace.root / "published.json")
+    warm_up = engine_runs(workspace.warm_up)
+    shards = [engine_runs(workspace.shard(shard.rank)) for shard in plan.shards]
+    generate_s = _generate_s(warm_up) + max(map(_generate_s, shards))
+    return Manifest(
+        fingerprint=job.fingerprint,
+        model=parameters.model,
+        policy=parameters.policy,
+        dtype=parameters.dtype,
+        num_shards=len(plan.shards),
+        num_requests=staged.num_requests,
+        num_rows=published.num_rows,
+        num_errors=published.num_errors,
+        num_prompt_tokens=published.num_prompt_tokens,
+        num_cached_tokens=published.num_cached_tokens,
+        num_output_tokens=published.num_output_tokens,
+        num_retractions=sum(run.num_retractions for runs in [warm_up, *shards] for run in runs),
+        sharing_ratio=plan.summary.sharing_ratio,
+        stage_s=staged.stage_s,
+        warm_up_s=_start_s(warm_up) + _generate_s(warm_up),
+        plan_s=plan.summary.plan_s,
+        engine_start_s=_start_s(warm_up) + max(map(_start_s, shards)),
+        generate_s=generate_s,
+        publish_s=published.publish_s,
+        tokens_per_s=(published.num_prompt_tokens + published.num_output_tokens) / max(generate_s, 1e-9),
+        generations=str(workspace.generations),
+        report=str(workspace.report),
+        versions={name: version(name) for name in VERSIONED},
+    )
+
+
+def _generate_s(runs: list[EngineManifest]) -> float:
+    return sum(run.generate_s for run in runs)
+
+
+def _start_s(runs: list[EngineManifest]) -> float:
+    return sum(run.engine_start_s for run in runs)

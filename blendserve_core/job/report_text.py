@@ -1,0 +1,81 @@
+"""The report a person reads: what ran, how fast, what came of it, how good the plan was, where the files are."""
+
+from __future__ import annotations
+
+from blendserve_core.job.job import Job
+from blendserve_core.job.outputs import count_outcomes
+from blendserve_core.plan.plan import Plan
+from schemas.manifest import Manifest
+
+
+def report_text(job: Job, manifest: Manifest, plan: Plan) -> str:
+    """Markdown, shown on disk and as the Prefect artifact alike."""
+    sections = [
+        ("What ran", _what_ran(job, manifest)),
+        ("Throughput", _throughput(manifest)),
+        ("Outcomes", _outcomes(manifest)),
+        ("Time by stage", _times(manifest)),
+        ("Plan and reality", _plan_and_reality(manifest, plan)),
+        ("Files", _files(job, manifest)),
+    ]
+    return "# Batch inference report\n\n" + "\n\n".join(f"## {title}\n\n{text}" for title, text in sections) + "\n"
+
+
+def _what_ran(job: Job, manifest: Manifest) -> str:
+    parameters = job.parameters
+    return (
+        f"{manifest.num_requests:,} requests from `{parameters.requests}` on `{parameters.model}` ({parameters.dtype}), "
+        f"in {manifest.num_shards} shard(s), policy `{manifest.policy}`."
+    )
+
+
+def _throughput(manifest: Manifest) -> str:
+    hit_rate = manifest.num_cached_tokens / max(manifest.num_prompt_tokens, 1)
+    rows = [
+        ("Tokens per second (prompt and output, by `generate_s`)", f"{manifest.tokens_per_s:,.0f}"),
+        ("Prompt tokens", f"{manifest.num_prompt_tokens:,}"),
+        ("of them from the prefix cache", f"{manifest.num_cached_tokens:,} ({hit_rate:.1%})"),
+        ("Output tokens", f"{manifest.num_output_tokens:,}"),
+        ("Retractions", f"{manifest.num_retractions:,}"),
+    ]
+    return _table(("", "Value"), rows)
+
+
+def _outcomes(manifest: Manifest) -> str:
+    counts = count_outcomes(manifest)
+    rows = [(reason, f"{count:,}", f"{count / max(manifest.num_rows, 1):.1%}") for reason, count in counts.items()]
+    return _table(("Finish reason", "Rows", "Share"), rows)
+
+
+def _times(manifest: Manifest) -> str:
+    rows = [
+        ("Stage", manifest.stage_s),
+        ("Warm up, engine start included", manifest.warm_up_s),
+        ("Plan", manifest.plan_s),
+        ("Engine work on requests, warm-up sample included", manifest.generate_s),
+        ("Engine start, warm-up included", manifest.engine_start_s),
+        ("Publish", manifest.publish_s),
+    ]
+    return _table(("Stage", "Seconds"), [(name, f"{seconds:,.2f}") for name, seconds in rows])
+
+
+def _plan_and_reality(manifest: Manifest, plan: Plan) -> str:
+    summary = plan.summary
+    hit_rate = manifest.num_cached_tokens / max(manifest.num_prompt_tokens, 1)
+    rows = [
+        ("Output tokens", f"{summary.est_output_tokens:,}", f"{manifest.num_output_tokens:,}"),
+        ("Prompt tokens shared", f"{summary.sharing_ratio:.1%}", f"{hit_rate:.1%}"),
+        ("Seconds", f"{summary.predicted_s:,.1f}", f"{manifest.generate_s:,.1f}"),
+    ]
+    return _table(("", "Planned", "Observed"), rows)
+
+
+def _files(job: Job, manifest: Manifest) -> str:
+    paths = (manifest.generations, job.workspace.manifest, manifest.report, job.workspace.root)
+    names = ("Generations", "Manifest", "This report", "Working files (safe to delete; needed to go on after a stop)")
+    return "\n".join(f"- {name}: `{path}`" for name, path in zip(names, paths, strict=True))
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

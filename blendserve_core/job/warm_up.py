@@ -1,0 +1,52 @@
+"""Warm up: generate a small sample first, so that the plan knows how long outputs are. Its rows are results like any other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blendserve_core.job.generation import OnProgress, run_engine_once
+from blendserve_core.job.job import Job
+from blendserve_core.job.planning import prefix_tree
+from blendserve_core.perf.engine_cost import engine_cost
+from blendserve_core.plan.lengths import estimate_lengths
+from blendserve_core.plan.plan import SUMMARY_FILE, Plan, Shard
+from blendserve_core.plan.planner import make_plan
+from blendserve_core.plan.sample import choose_sample
+from blendserve_core.requests import RequestTable
+from schemas.manifest import EngineManifest
+
+# The few longest outputs would take most of a warm-up's time: they are finished in the main run instead.
+SHARE_WAITED_FOR = 0.9
+
+
+def warm_up(job: Job, on_progress: OnProgress | None = None) -> EngineManifest | None:
+    """Generate the sample, unless an earlier run did. None where there is nothing to sample."""
+    workspace = job.workspace
+    if not (workspace.warm_up_plan / SUMMARY_FILE).exists():
+        _sample_plan(job).save(workspace.warm_up_plan)
+    sample = Plan.load(workspace.warm_up_plan).shards[0]
+    if sample.num_requests == 0:
+        return None
+    enough = int(np.ceil(SHARE_WAITED_FOR * sample.num_requests))
+    return run_engine_once(
+        job, 0, workspace.warm_up_plan, workspace.warm_up, on_progress, policy="depth-first", stop_at_finished=enough
+    )
+
+
+def _sample_plan(job: Job) -> Plan:
+    """A plan of the whole job whose one shard is the sample, in the tree's order."""
+    requests = RequestTable.load(job.workspace.staged)
+    tree, tree_s = prefix_tree(job, requests)
+    sample = choose_sample(tree, requests, job.parameters.sample_fraction, job.parameters.sampling.seed)
+    estimates = estimate_lengths(tree, requests)
+    whole = make_plan(requests, tree, estimates, engine_cost(job.model_folder), "depth-first", tree_s=tree_s)
+    order = tree.request_order[np.isin(tree.request_order, sample)]
+    return replace(whole, shards=(_shard(order),))
+
+
+def _shard(order: NDArray[np.int64]) -> Shard:
+    """One unit per request; nobody asks how long a warm-up is predicted to take."""
+    return Shard(rank=0, order=order, unit_indptr=np.arange(len(order) + 1), tc_s=0.0, tm_s=0.0, predicted_s=0.0)

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+
+from blendserve_core.job.job import Job
+from blendserve_core.job.staging import stage_requests
+from schemas.manifest import StageManifest
+
+
+@task(name="stage", task_run_name="stage requests", cache_policy=NO_CACHE)
+def stage(job: Job) -> StageManifest:
+    staged = stage_requests(job)
+    get_run_logger().info(
+        "%s rows, %s prompt tokens, %s rows that cannot be served",
+        f"{staged.num_requests:,}",
+        f"{staged.num_prompt_tokens:,}",
+        f"{staged.num_errors:,}",
+    )
+    return staged
