@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from blendserve_core.plan.arrays import sums_before
 from blendserve_core.plan.sort import sort_sequences
 from blendserve_core.plan.tree import PrefixTree
 from blendserve_core.requests import RequestTable
@@ -23,7 +24,7 @@ def build_tree(requests: RequestTable) -> PrefixTree:
     first, last, end_depth = _nodes_in_depth_first_order(shared, sorted_lens)
     parent = _parents(first, last)
 
-    num_requests_before = _starts_of(np.bincount(span_of_request, minlength=len(order))[order])
+    num_requests_before = sums_before(np.bincount(span_of_request, minlength=len(order))[order])
     node_of_sorted = np.searchsorted(first, np.arange(len(order)), side="right") - 1
     node_of_span = np.empty(len(order), np.int32)
     node_of_span[order] = node_of_sorted
@@ -42,9 +43,7 @@ def build_tree(requests: RequestTable) -> PrefixTree:
 
 def subtree_sums(tree: PrefixTree, values: NDArray) -> NDArray:
     """[N] sum over the requests below each node of ``values`` [R] (float64, or int64 for integers)."""
-    kind = np.int64 if np.issubdtype(values.dtype, np.integer) else np.float64
-    before = np.zeros(len(values) + 1, kind)
-    np.cumsum(values[tree.request_order], dtype=kind, out=before[1:])
+    before = sums_before(values[tree.request_order])
     return before[tree.request_end] - before[tree.request_start]
 
 
@@ -59,12 +58,6 @@ def _distinct_spans(
     span_of_request[order] = np.cumsum(is_new) - 1
     representative = order[is_new]
     return span_of_request, starts[representative].astype(np.int64), lens[representative].astype(np.int32)
-
-
-def _starts_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts
 
 
 def _nodes_in_depth_first_order(

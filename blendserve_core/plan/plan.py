@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,15 @@ class LengthEstimates:
     mean_tokens    [R] float32 expected output tokens
     second_moment  [R] float32 E[d^2]; decode time goes with it, not with the square of the mean
     group          [R] int32 requests with the same group share one length distribution
+    bin_tokens     [G, B] float32 mean length in each probability bin of a group, increasing and not yet capped by max_tokens
+    bin_probability [B] float32 probability of each bin
     """
 
     mean_tokens: NDArray[np.float32]
     second_moment: NDArray[np.float32]
     group: NDArray[np.int32]
+    bin_tokens: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    bin_probability: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class PlanSummary:
     """What a person wants to know before a GPU is taken. Ratios are shares of the prompt tokens; times are predictions.
 
     ``sharing_ratio`` is what the chosen order keeps, ``max_sharing_ratio`` what a perfect depth-first order could.
+    ``partition`` names how the shards were cut. ``density_histogram`` has (lower edge, requests) of each factor of two.
     """
 
     policy: str
@@ -71,6 +76,8 @@ class PlanSummary:
     optimum_s: float
     tree_s: float
     plan_s: float
+    partition: str = "whole"
+    density_histogram: tuple[tuple[float, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,7 @@ class Plan:
     @classmethod
     def load(cls, folder: Path) -> Plan:
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        summary["density_histogram"] = tuple((edge, count) for edge, count in summary["density_histogram"])
         with np.load(folder / ARRAYS_FILE) as arrays:
             tree = PrefixTree(**{f.name: arrays[f"tree.{f.name}"] for f in fields(PrefixTree)})
             estimates = LengthEstimates(**{f.name: arrays[f"estimates.{f.name}"] for f in fields(LengthEstimates)})

@@ -1,0 +1,70 @@
+"""Which requests to generate first, so that output lengths can be estimated (paper section 5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blendserve_core.plan.groups import MAX_GROUP_DEPTH, MIN_GROUP_REQUESTS, column_groups, tree_groups
+from blendserve_core.plan.tree import PrefixTree
+from blendserve_core.requests import RequestTable
+
+MIN_SAMPLES = 8
+MAX_SHARE = 0.1
+MAX_MINIMUM = 1024
+"""Eight per group may add up to this many samples and this share of the job, whatever the fraction; else groups are coarser."""
+
+
+def choose_sample(
+    tree: PrefixTree, requests: RequestTable, fraction: float, seed: int, groups: NDArray | None = None
+) -> NDArray[np.int64]:
+    """Request indices to sample, sorted: about ``fraction`` of each group, and never fewer than 8 of one.
+
+    Groups are subtrees with at least 8 requests, divided by the column ``groups`` [R] where one is given. Where 8 of each
+    would exceed ``fraction`` of the job and also a tenth of it or 1024, inner groups are merged into outer ones first, then
+    small ones into the rest. Inside a group the sample is spread evenly over the tree. Rows of known length (``ignore_eos``)
+    are left out, and ``fraction`` 0 samples nothing. The same seed gives the same sample.
+    Raises ValueError for a fraction outside [0, 1].
+    """
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"sample fraction is {fraction}; it is a share of the requests, from 0 to 1")
+    in_tree_order = tree.request_order[~requests.sampling.ignore_eos[tree.request_order]]
+    if fraction == 0 or len(in_tree_order) == 0:
+        return np.empty(0, np.int64)
+    num_requests = len(in_tree_order)
+    budget = int(np.ceil(max(fraction * num_requests, min(MAX_SHARE * num_requests, MAX_MINIMUM))))
+    strata = _strata(tree, in_tree_order, budget, groups)
+    members = in_tree_order[np.argsort(strata[in_tree_order], kind="stable")]
+    sizes = np.bincount(strata[in_tree_order])
+    sizes = sizes[sizes > 0]
+    wanted = np.minimum(np.maximum(np.ceil(fraction * sizes).astype(np.int64), min(MIN_SAMPLES, budget)), sizes)
+    return np.sort(members[_spread_positions(sizes, wanted, np.random.default_rng(seed))])
+
+
+def _strata(tree: PrefixTree, members: NDArray[np.int64], budget: int, column: NDArray | None) -> NDArray[np.int32]:
+    """[R] group of each request: the finest groups whose minimum samples fit ``budget``."""
+    for min_requests, max_depth in _coarser_and_coarser(len(members)):
+        groups = tree_groups(tree, min_requests, max_depth)
+        strata = groups.of_request if column is None else column_groups(column, groups).of_request
+        if np.minimum(np.bincount(strata[members]), MIN_SAMPLES).sum() <= budget:
+            return strata
+    return np.zeros(len(tree.request_order), np.int32)
+
+
+def _coarser_and_coarser(num_requests: int) -> Iterator[tuple[int, int]]:
+    for max_depth in (MAX_GROUP_DEPTH, 3, 2, 1):
+        yield MIN_GROUP_REQUESTS, max_depth
+    min_requests = 2 * MIN_GROUP_REQUESTS
+    while min_requests <= num_requests:
+        yield min_requests, 1
+        min_requests *= 2
+
+
+def _spread_positions(sizes: NDArray[np.int64], wanted: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Positions in consecutive runs of ``sizes``: each run is cut into ``wanted`` equal slices, with one drawn from each."""
+    run = np.repeat(np.arange(len(sizes)), wanted)
+    rank = np.arange(len(run)) - np.repeat(np.cumsum(wanted) - wanted, wanted)
+    low, high = (rank * sizes[run]) // wanted[run], ((rank + 1) * sizes[run]) // wanted[run]
+    return np.repeat(np.cumsum(sizes) - sizes, wanted) + low + (rng.random(len(run)) * (high - low)).astype(np.int64)
