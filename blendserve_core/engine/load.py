@@ -1,0 +1,68 @@
+"""Builds the CPU executor for a model folder, sized for this machine and for the requests it will serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+from blendserve_core.engine.cpu.attention import TorchAttention
+from blendserve_core.engine.cpu.executor import CpuExecutor
+from blendserve_core.engine.cpu.ops import PackedOps
+from blendserve_core.engine.model.config import ModelConfig
+from blendserve_core.engine.model.weights import load_decoder
+from blendserve_core.requests import RequestTable
+from blendserve_core.schedule.step import Capacity
+from schemas.parameters import DtypeName, EngineOptions
+
+PAGE_SIZE = 16
+# A step's time hardly grows up to about 128 decode rows; more prompt tokens than this gain nothing and delay the decodes.
+MAX_STEP_TOKENS = 768
+MAX_SEQUENCES = 256
+# The KV pool takes at most this share of the memory left beside the model, and this much.
+MEMORY_SHARE = 0.5
+MAX_KV_BYTES = 4 * 2**30
+
+
+def load_cpu_executor(model_folder: Path, requests: RequestTable, dtype: DtypeName, options: EngineOptions) -> CpuExecutor:
+    """Load the model and allocate its KV pool. Raises ValueError for a model or a machine that cannot serve."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    number_format = {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
+    model = load_decoder(model_folder, PackedOps(), number_format)
+    capacity = plan_capacity(model.config, requests, number_format, options, psutil.virtual_memory().available)
+    attention = TorchAttention(model.config, capacity.num_pages, capacity.page_size, number_format)
+    return CpuExecutor(model, attention, requests, capacity)
+
+
+def plan_capacity(
+    config: ModelConfig, requests: RequestTable, dtype: torch.dtype, options: EngineOptions, available_bytes: int
+) -> Capacity:
+    """Size the engine from the options, else from what the requests can use at most and the memory there is."""
+    max_sequences = options.max_sequences or MAX_SEQUENCES
+    page_bytes = 2 * config.num_layers * config.kv_size * dtype.itemsize * PAGE_SIZE
+    if options.kv_cache_tokens is not None:
+        num_pages = options.kv_cache_tokens // PAGE_SIZE
+    else:
+        affordable = int(min(MAX_KV_BYTES, available_bytes * MEMORY_SHARE)) // page_bytes
+        num_pages = min(affordable, most_usable_pages(requests, max_sequences, config.max_context_tokens))
+    if num_pages < 1:
+        raise ValueError(f"{available_bytes / 2**20:.0f} MiB of free memory are too little for one page of KV cache")
+    return Capacity(
+        num_pages=num_pages,
+        page_size=PAGE_SIZE,
+        max_step_tokens=options.max_step_tokens or max(MAX_STEP_TOKENS, max_sequences),
+        max_sequences=max_sequences,
+        max_sequence_tokens=config.max_context_tokens,
+    )
+
+
+def most_usable_pages(requests: RequestTable, max_sequences: int, max_context_tokens: int) -> int:
+    """Pages that the largest requests would fill if they ran together, plus the cache of every prompt."""
+    num_prompt_tokens = requests.num_prompt_tokens.astype(np.int64)
+    most_tokens = np.minimum(num_prompt_tokens + requests.sampling.max_tokens, max_context_tokens)
+    running_tokens = np.sort(most_tokens)[-max_sequences:]
+    cached_tokens = int(np.minimum(num_prompt_tokens, max_context_tokens).sum())
+    return int((running_tokens // PAGE_SIZE + 1).sum()) + cached_tokens // PAGE_SIZE + 1
