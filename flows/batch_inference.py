@@ -5,7 +5,6 @@ from __future__ import annotations
 from prefect import State, flow
 from prefect.futures import wait
 from prefect.states import Completed
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from blendserve_core.job.interrupt import engines_stop_with
 from blendserve_core.job.job import Job
@@ -21,11 +20,8 @@ from tasks.stage import stage
 from tasks.warm_up import warm_up
 
 
-@flow(
-    name="batch-inference",
-    flow_run_name="{parameters.title}",
-    task_runner=ThreadPoolTaskRunner(),
-)
+# Prefect's own task runner gives each shard a thread, which is all that looking after an engine process takes.
+@flow(name="batch-inference", flow_run_name="{parameters.title}")
 def batch_inference(parameters: JobParameters) -> Manifest | State[Manifest]:
     """Generate a text for every row of a dataset.
 

@@ -36,7 +36,9 @@ class EngineProgress:
     def _show(self, progress: Progress) -> None:
         percent = 100.0 * progress.num_finished / max(progress.num_total, 1)
         if self._artifact is None:
-            self._artifact = create_progress_artifact(percent, description=f"Requests finished by {self._name}")
+            artifact = create_progress_artifact(percent, description=f"Requests finished by {self._name}")
+            assert isinstance(artifact, UUID)
+            self._artifact = artifact
         else:
             update_progress_artifact(self._artifact, percent)
 

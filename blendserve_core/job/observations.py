@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
+from blendserve_core.data.parts import read_parts
 from blendserve_core.plan.lengths import Observations
 from blendserve_core.requests import RequestTable
 from blendserve_core.unfinished import load_unfinished
+from schemas.arrow import GENERATION_SCHEMA
 
-OBSERVED_COLUMNS = ["row", "sample_index", "num_output_tokens"]
+OBSERVED_COLUMNS = ["row", "sample_index", "finish_reason", "num_output_tokens"]
+OBSERVED_SCHEMA = pa.schema([GENERATION_SCHEMA.field(name) for name in OBSERVED_COLUMNS])
 
 
 def observe_outputs(requests: RequestTable, engine_folders: list[Path]) -> Observations:
@@ -30,12 +33,10 @@ def observe_outputs(requests: RequestTable, engine_folders: list[Path]) -> Obser
 
 
 def _finished_lengths(requests: RequestTable, engine_folders: list[Path]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    parts = [str(part) for folder in engine_folders for part in sorted(folder.glob("*.parquet"))]
-    if not parts:
-        return np.empty(0, np.int64), np.empty(0, np.int32)
-    rows = ds.dataset(parts, format="parquet").to_table(OBSERVED_COLUMNS, filter=pc.field("finish_reason") != "error")
-    row, sample_index, num_tokens = (rows[name].to_numpy() for name in OBSERVED_COLUMNS)
-    return _request_indices(requests, row, sample_index), num_tokens.astype(np.int32)
+    batches = list(read_parts(engine_folders, OBSERVED_COLUMNS))
+    rows = pa.Table.from_batches(batches, OBSERVED_SCHEMA).filter(pc.field("finish_reason") != "error")
+    keys = _request_indices(requests, rows["row"].to_numpy(), rows["sample_index"].to_numpy())
+    return keys, rows["num_output_tokens"].to_numpy().astype(np.int32)
 
 
 def _request_indices(requests: RequestTable, row: NDArray[np.int64], sample_index: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -44,4 +44,6 @@ def run_job_in_prefect(job: Job) -> Manifest:
         return require_success(job, finished)
     from flows.batch_inference import batch_inference  # Prefect takes seconds to import
 
-    return batch_inference(job.parameters)
+    manifest = batch_inference(job.parameters)
+    assert isinstance(manifest, Manifest)
+    return manifest

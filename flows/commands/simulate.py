@@ -7,13 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from blendserve_core.perf.cost import CostModel, Engine
+from blendserve_core.perf.cost import CostModel, Engine, num_devices_for
 from blendserve_core.perf.hardware import hardware_spec
 from blendserve_core.perf.presets import model_spec
 from blendserve_core.plan.planner import Policy
 from blendserve_core.sim.mix import PAPER_TRACES
 from blendserve_core.sim.result import Simulation
-from blendserve_core.sim.simulate import LengthKnowledge, Settings, simulate_workload
+from blendserve_core.sim.simulate import LengthKnowledge, Settings
+from blendserve_core.sim.simulate import simulate as simulate_workload
 from blendserve_core.sim.steps import StepRecorder
 from blendserve_core.sim.workload import Workload, mixed_workload, read_workload
 from flows.commands.options import Json
@@ -32,7 +33,7 @@ def simulate(
     lengths: LengthKnowledge = "sampled",
     model: str = "llama-3-8b",
     hardware: str = "a100-80gb",
-    tensor_parallel: int = 1,
+    tensor_parallel: int | None = None,
     shards: int = 1,
     seed: int = 0,
     max_step_tokens: int = 2048,
@@ -59,6 +60,8 @@ def simulate(
         A preset such as llama-3-8b, or a folder with a config.json.
     hardware
         A preset such as a100-80gb, or a profile's JSON file.
+    tensor_parallel
+        Devices that share each layer. Default: the fewest that leave most of their memory to KV.
     max_step_tokens
         Token budget of a step, the chunk size of prefill.
     cascade
@@ -66,7 +69,10 @@ def simulate(
     steps_out
         File for one row per step, Parquet or CSV.
     """
-    cost = CostModel(model_spec(model, tensor_parallel), hardware_spec(hardware), engine, interference)
+    device = hardware_spec(hardware)
+    spec = model_spec(model)
+    spec = spec.with_tensor_parallel(tensor_parallel or num_devices_for(spec, device))
+    cost = CostModel(spec, device, engine, interference)
     settings = Settings(
         policy=policy, lengths=lengths, num_shards=shards, seed=seed, max_step_tokens=max_step_tokens, cascade=cascade
     )
