@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 from blendserve_core.requests import SamplingColumns
+
+FinishReason = Literal["stop", "length", "error"]
 
 
 class FinishRules:
@@ -23,7 +27,7 @@ class FinishRules:
         num_outputs: NDArray[np.int32],
         max_outputs: NDArray[np.int32],
         stopped: frozenset[int],
-    ) -> dict[int, str]:
+    ) -> dict[int, FinishReason]:
         """Finish reason by position in the arrays (one entry per sampled token), for those that end."""
         is_stop = np.isin(token_ids, self._eos_token_ids) & ~self._sampling.ignore_eos[seq_ids]
         if self._has_stop_tokens:

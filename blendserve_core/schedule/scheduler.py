@@ -15,7 +15,7 @@ from blendserve_core.kv.prefix_cache import NOT_WAITING, Match
 from blendserve_core.kv.segments import Segments
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.build_step import build_step, step_rows
-from blendserve_core.schedule.finish import FinishRules
+from blendserve_core.schedule.finish import FinishReason, FinishRules
 from blendserve_core.schedule.memory import Memory
 from blendserve_core.schedule.policy import AdmissionPolicy, Load, StepOutcome
 from blendserve_core.schedule.running import Running
@@ -28,7 +28,7 @@ class Finished:
 
     request: int
     token_ids: NDArray[np.int32]
-    finish_reason: str
+    finish_reason: FinishReason
     num_cached_tokens: int
     error: str = ""
 
@@ -262,7 +262,7 @@ class Scheduler:
         self._policy.put_back(request, retracted=True)
         self.counters.num_retractions += 1
 
-    def _finish(self, row: int, reason: str, error: str = "") -> Finished:
+    def _finish(self, row: int, reason: FinishReason, error: str = "") -> Finished:
         running = self._running
         self._memory.free(running, row, is_finished=True)
         return Finished(int(running.seq_ids[row]), running.outputs_of(row), reason, int(running.num_cached[row]), error)

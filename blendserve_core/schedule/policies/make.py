@@ -1,4 +1,4 @@
-"""A policy by name, for one shard of a plan."""
+"""A policy by name, for what is left of one shard of a plan."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from numpy.typing import NDArray
 from blendserve_core.perf.cost import CostModel
 from blendserve_core.plan.plan import Plan, Shard
 from blendserve_core.plan.sharing import shared_with_previous
+from blendserve_core.requests import RequestTable
+from blendserve_core.schedule.policies.blend import Blend
+from blendserve_core.schedule.policies.kv_forecast import KvForecast
 from blendserve_core.schedule.policies.ordered import OrderedAdmission
 from blendserve_core.schedule.policies.paper_blend import PaperBlend, RequestProfile
+from blendserve_core.schedule.policies.ratio_control import RatioControl
 from blendserve_core.schedule.policy import AdmissionPolicy
 from blendserve_core.schedule.step import Capacity
 
@@ -17,26 +21,44 @@ ORDERED = ("first-come", "depth-first", "random")
 
 
 def make_policy(
-    name: str, plan: Plan, shard: Shard, order: NDArray[np.int64], num_prompt_tokens: NDArray[np.int32],
-    cost: CostModel, capacity: Capacity,
-) -> AdmissionPolicy:  # fmt: skip
-    """The policy that offers ``order``, what is left of the shard's own. Raises ValueError for an unknown name."""
+    name: str,
+    plan: Plan,
+    rank: int,
+    order: NDArray[np.int64],
+    requests: RequestTable,
+    cost: CostModel,
+    capacity: Capacity,
+) -> AdmissionPolicy:
+    """The policy that offers ``order``, what is left of shard ``rank``'s own. Raises ValueError for an unknown name."""
     if name in ORDERED:
         return OrderedAdmission(order)
-    if name in ("blend-paper", "blend"):
-        return PaperBlend(order, request_profile(plan, shard, num_prompt_tokens, cost), capacity.num_tokens)
+    if name == "blend-paper":
+        return PaperBlend(order, request_profile(plan, plan.shards[rank], requests, cost), capacity.num_tokens)
+    if name == "blend":
+        compute_s, memory_s = request_times(plan, order, requests, cost)
+        forecast = KvForecast(plan.estimates, requests.num_prompt_tokens, requests.sampling.max_tokens)
+        control = RatioControl(cost, compute_s, memory_s)
+        return Blend(order, forecast, control, requests.num_requests, capacity.num_tokens)
     raise ValueError(f"policy {name!r} is not known; use one of {', '.join(ORDERED)}, blend-paper, blend")
 
 
-def request_profile(plan: Plan, shard: Shard, num_prompt_tokens: NDArray[np.int32], cost: CostModel) -> RequestProfile:
-    """Density of each request's unit, with what the unit shares along the shard's order computed once."""
-    estimates, order = plan.estimates, shard.order
-    num_prompt, mean = num_prompt_tokens[order].astype(np.float64), estimates.mean_tokens[order].astype(np.float64)
+def request_times(
+    plan: Plan, order: NDArray[np.int64], requests: RequestTable, cost: CostModel
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Expected compute and memory seconds of each request in ``order``, shared prompt tokens computed once."""
+    num_prompt = requests.num_prompt_tokens[order].astype(np.float64)
+    mean = plan.estimates.mean_tokens[order].astype(np.float64)
     compute_s = cost.compute_s(num_prompt, mean, shared_with_previous(plan.tree, order).astype(np.float64))
-    memory_s = np.maximum(cost.memory_s(num_prompt, mean, estimates.second_moment[order]), 1e-12)
+    return compute_s, cost.memory_s(num_prompt, mean, plan.estimates.second_moment[order].astype(np.float64))
+
+
+def request_profile(plan: Plan, shard: Shard, requests: RequestTable, cost: CostModel) -> RequestProfile:
+    """What the paper's dual scan needs to know: the density of each request's unit, and of the whole shard."""
+    compute_s, memory_s = request_times(plan, shard.order, requests, cost)
+    memory_s = np.maximum(memory_s, 1e-12)
     unit_of = np.repeat(np.arange(len(shard.unit_indptr) - 1), np.diff(shard.unit_indptr))
     unit_density = np.bincount(unit_of, compute_s) / np.bincount(unit_of, memory_s)
-    density = np.ones(len(num_prompt_tokens))
-    density[order] = unit_density[unit_of]
-    root_density = float(compute_s.sum() / memory_s.sum()) if len(order) else 1.0
-    return RequestProfile(num_prompt_tokens, estimates.mean_tokens, density, root_density)
+    density = np.ones(requests.num_requests)
+    density[shard.order] = unit_density[unit_of]
+    root_density = float(compute_s.sum() / memory_s.sum()) if shard.num_requests else 1.0
+    return RequestProfile(requests.num_prompt_tokens, plan.estimates.mean_tokens, density, root_density)

@@ -92,12 +92,12 @@ class PaperBlend:
 
     def _admit(self, request: int, side: int) -> int:
         self._waiting.take(request, side)
-        self._held[request] = self._est_kv_tokens[request]
-        self._used[side] += self._held[request]
+        self._held[request] = float(self._est_kv_tokens[request])
+        self._used[side] += float(self._held[request])
         return request
 
     def _release(self, request: int) -> None:
-        self._used[self._waiting.side[request]] -= self._held[request]
+        self._used[self._waiting.side[request]] -= float(self._held[request])
         self._held[request] = 0.0
 
     def _move_overruns(self, load: Load) -> None:
@@ -107,6 +107,6 @@ class PaperBlend:
             load.num_outputs > OVERRUN * np.maximum(self._profile.est_output_tokens[running], 1.0)
         )
         for request in running[is_over].tolist():
-            self._used[LEFT] -= self._held[request]
-            self._used[RIGHT] += self._held[request]
+            self._used[LEFT] -= float(self._held[request])
+            self._used[RIGHT] += float(self._held[request])
             self._waiting.side[request] = RIGHT
