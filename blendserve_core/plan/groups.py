@@ -1,4 +1,4 @@
-"""Groups of requests whose output lengths are believed alike: subtrees that share a real prefix, and columns the user names."""
+"""Groups of requests whose output lengths are believed alike: subtrees that share a prefix, and columns the user names."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from blendserve_core.plan.tree import PrefixTree
-
-MIN_SEGMENT_TOKENS = 8
-"""A shorter common segment is taken for chance (two prompts that begin with the same words), not for a shared instruction."""
 
 MIN_GROUP_REQUESTS = 8
 MAX_GROUP_DEPTH = 8
@@ -39,13 +36,12 @@ class Groups:
 
 
 def tree_groups(tree: PrefixTree, min_requests: int = MIN_GROUP_REQUESTS, max_depth: int = MAX_GROUP_DEPTH) -> Groups:
-    """One group per subtree with at least ``min_requests`` requests and a segment of its own of at least 8 tokens.
+    """One group per subtree of at least ``min_requests`` requests, nested at most ``max_depth`` deep.
 
-    Groups nest at most ``max_depth`` deep, and a subtree that holds nearly all requests of its group founds none.
+    A subtree that holds nearly all requests of its group founds none. Prompts that begin alike by chance make groups too: where
+    their lengths do not differ, shrinkage undoes it.
     """
-    size = tree.num_requests_below
-    may_found = (tree.end_depth - tree.start_depth >= MIN_SEGMENT_TOKENS) & (size >= min_requests)
-    group_of_node, parent = _number_groups(tree.parent, size, may_found, max_depth)
+    group_of_node, parent = _number_groups(tree.parent, tree.num_requests_below, min_requests, max_depth)
     return _split_rest(Groups(group_of_node[tree.node_of_request], parent))
 
 
@@ -68,7 +64,7 @@ def _split_rest(groups: Groups) -> Groups:
 
 
 @njit(cache=True)
-def _number_groups(node_parent, size, may_found, max_depth):
+def _number_groups(node_parent, size, min_requests, max_depth):
     group, depth = np.zeros(len(size), np.int32), np.zeros(len(size), np.int32)
     parent, founder = np.empty(len(size), np.int32), np.empty(len(size), np.int64)
     parent[0], founder[0] = -1, 0
@@ -76,7 +72,7 @@ def _number_groups(node_parent, size, may_found, max_depth):
     for node in range(1, len(size)):
         up = node_parent[node]
         group[node], depth[node] = group[up], depth[up]
-        if may_found[node] and depth[up] < max_depth and size[node] <= MAX_SHARE_OF_GROUP * size[founder[group[up]]]:
+        if size[node] >= min_requests and depth[up] < max_depth and size[node] <= MAX_SHARE_OF_GROUP * size[founder[group[up]]]:
             group[node], depth[node] = num_groups, depth[up] + 1
             parent[num_groups], founder[num_groups] = group[up], node
             num_groups += 1

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from blendserve_core.plan.groups import Groups, column_groups, tree_groups
 from blendserve_core.plan.plan import LengthEstimates
 from blendserve_core.plan.shrink import shrink
-from blendserve_core.plan.survival import BIN_EDGES, BIN_PROBABILITY, capped_moments, kaplan_meier_bins, remaining_tokens
+from blendserve_core.plan.survival import (
+    BIN_EDGES,
+    BIN_PROBABILITY,
+    NUM_BINS,
+    capped_moments,
+    kaplan_meier_bins,
+    remaining_tokens,
+)
 from blendserve_core.plan.tree import PrefixTree
 from blendserve_core.requests import RequestTable
 
@@ -160,13 +167,13 @@ def _with_known(
     lengths, position = np.unique(known[known > 0], return_inverse=True)
     group = group.copy()
     group[known > 0] = len(bin_tokens) + position
-    return group, np.concatenate([bin_tokens, np.repeat(lengths[:, None], bin_tokens.shape[1], axis=1)])
+    return group, np.concatenate([bin_tokens, np.outer(lengths.astype(np.float64), np.ones(NUM_BINS))])
 
 
 def _per_request(group: NDArray[np.int64], bin_tokens: NDArray[np.float64], max_tokens: NDArray[np.int32]) -> LengthEstimates:
     """Moments of each (group, limit) that occurs, handed to its requests."""
-    pairs, pair = np.unique(np.stack([group, max_tokens.astype(np.int64)]), axis=1, return_inverse=True)
-    mean, second_moment = capped_moments(bin_tokens[pairs[0]], pairs[1])
+    keys, pair = np.unique((group << 32) | max_tokens, return_inverse=True)
+    mean, second_moment = capped_moments(bin_tokens[keys >> 32], keys & 0xFFFFFFFF)
     return LengthEstimates(
         mean_tokens=mean[pair].astype(np.float32),
         second_moment=second_moment[pair].astype(np.float32),

@@ -56,10 +56,11 @@ def _num_steps(
     """[W] steps each window takes: with all KV reads at a full pool, or all tokens in full steps."""
     num_tokens = workload.num_prompt_tokens[order] - num_cached_tokens + workload.estimates.mean_tokens[order]
     pool_steps = sum_by(window, workload.kv_reads(order)) / workload.cost.kv_capacity_tokens
-    return np.maximum(pool_steps, sum_by(window, num_tokens) / REFERENCE_STEP_TOKENS)
+    return np.maximum(pool_steps, sum_by(window, num_tokens.astype(np.float64)) / REFERENCE_STEP_TOKENS)
 
 
 def _seconds(cost: CostModel, tc_s: Scalars, tm_s: Scalars, num_steps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds of work that takes so many steps."""
     return cost.combine(tc_s + cost.gemm_fixed_s * num_steps, tm_s + cost.decode_fixed_s * num_steps)
 
 

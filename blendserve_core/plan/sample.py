@@ -23,10 +23,11 @@ def choose_sample(
     """Request indices to sample, sorted: about ``fraction`` of each group, and never fewer than 8 of one.
 
     Groups are subtrees with at least 8 requests, divided by the column ``groups`` [R] where one is given. Where 8 of each
-    would exceed ``fraction`` of the job and also a tenth of it or 1024, inner groups are merged into outer ones first, then
-    small ones into the rest. Inside a group the sample is spread evenly over the tree. Rows of known length (``ignore_eos``)
-    are left out, and ``fraction`` 0 samples nothing. The same seed gives the same sample.
-    Raises ValueError for a fraction outside [0, 1].
+    would exceed ``fraction`` of the job and also a tenth of it or 1024, groups are coarser: inner ones join outer ones, and
+    small ones the rest, as far as needed. Where the fraction has room to spare, the least is 16 or 32.
+
+    Inside a group the sample is spread evenly over the tree. Rows of known length (``ignore_eos``) are left out, and
+    ``fraction`` 0 samples nothing. The same seed gives the same sample. Raises ValueError for a fraction outside [0, 1].
     """
     if not 0 <= fraction <= 1:
         raise ValueError(f"sample fraction is {fraction}; it is a share of the requests, from 0 to 1")
@@ -39,8 +40,8 @@ def choose_sample(
     members = in_tree_order[np.argsort(strata[in_tree_order], kind="stable")]
     sizes = np.bincount(strata[in_tree_order])
     sizes = sizes[sizes > 0]
-    wanted = np.minimum(np.maximum(np.ceil(fraction * sizes).astype(np.int64), min(MIN_SAMPLES, budget)), sizes)
-    return np.sort(members[_spread_positions(sizes, wanted, np.random.default_rng(seed))])
+    wanted = np.minimum(np.maximum(np.ceil(fraction * sizes), _least_samples(sizes, budget, fraction * num_requests)), sizes)
+    return np.sort(members[_spread_positions(sizes, wanted.astype(np.int64), np.random.default_rng(seed))])
 
 
 def _strata(tree: PrefixTree, members: NDArray[np.int64], budget: int, column: NDArray | None) -> NDArray[np.int32]:
@@ -54,12 +55,20 @@ def _strata(tree: PrefixTree, members: NDArray[np.int64], budget: int, column: N
 
 
 def _coarser_and_coarser(num_requests: int) -> Iterator[tuple[int, int]]:
-    for max_depth in (MAX_GROUP_DEPTH, 3, 2, 1):
-        yield MIN_GROUP_REQUESTS, max_depth
-    min_requests = 2 * MIN_GROUP_REQUESTS
+    """(min_requests, max_depth) from the finest groups on."""
+    min_requests = MIN_GROUP_REQUESTS
     while min_requests <= num_requests:
-        yield min_requests, 1
+        for max_depth in (MAX_GROUP_DEPTH, 3, 2, 1):
+            yield min_requests, max_depth
         min_requests *= 2
+
+
+def _least_samples(sizes: NDArray[np.int64], budget: int, asked: float) -> int:
+    """Samples of the smallest groups: more than 8 while all groups' least takes up to half of what was asked for."""
+    for least in (4 * MIN_SAMPLES, 2 * MIN_SAMPLES):
+        if np.minimum(sizes, least).sum() <= asked / 2:
+            return least
+    return min(MIN_SAMPLES, budget)
 
 
 def _spread_positions(sizes: NDArray[np.int64], wanted: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -6,44 +6,57 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from blendserve_core.plan.arrays import sum_by
 from blendserve_core.plan.groups import Groups
 from blendserve_core.plan.survival import BIN_PROBABILITY, NUM_BINS
 
 SHAPE_SAMPLES = 4.0
-"""A group's own spread counts as much as its siblings' from this many samples on."""
+"""With so many samples a group's own shape counts as much as its siblings'."""
 
-WEIGHT_BOUNDS = (0.1, 16.0)
 MIN_VARIANCE = 1e-3
 
 
 def shrink(groups: Groups, bins: NDArray[np.float64], num_samples: NDArray[np.int64]) -> NDArray[np.float64]:
     """[G, B] distributions after shrinkage; ``bins`` [G, B] and ``num_samples`` [G] are those of whole subtrees of groups.
 
-    Works on the log scale, where a rare class of giant outputs cannot flood its siblings: a group's location moves towards its
-    parent's with the weight k / (n + k), where k is the ratio of the variance within groups to the variance between them, and
-    its spread towards that of its siblings. Groups without samples take their parent's distribution.
+    Works on logarithms, where a rare class of giant outputs cannot flood its siblings. A group's mean moves towards its
+    parent's by the share that chance would explain of their distance; its shape (lengths over their mean) towards that of its
+    siblings by the number of its samples. Groups without samples take their parent's distribution.
     """
-    log_bins = np.log(bins)
-    location = log_bins @ BIN_PROBABILITY
-    shape = log_bins - location[:, None]
-    credibility = _credibility(groups, location, shape, num_samples)
+    mean = bins @ BIN_PROBABILITY
+    shape = np.log(bins / mean[:, None])
+    own_weight = _own_weight(groups, np.log(mean), (bins * bins) @ BIN_PROBABILITY / mean**2 - 1, num_samples)
     siblings_shape = _mean_shape_of_children(groups, shape, num_samples)
-    return np.exp(_top_down(groups.parent, location, shape, siblings_shape, num_samples, credibility))
+    return _top_down(groups.parent, np.log(mean), shape, siblings_shape, num_samples, own_weight, BIN_PROBABILITY)
 
 
-def _credibility(
-    groups: Groups, location: NDArray[np.float64], shape: NDArray[np.float64], num_samples: NDArray[np.int64]
-) -> float:
-    """k = variance within / variance between groups: how many samples weigh as much as the parent."""
-    known = np.flatnonzero((num_samples >= 2) & (groups.parent >= 0))
-    if len(known) == 0:
-        return 1.0
-    n = num_samples[known]
-    variances = (shape[known] ** 2) @ BIN_PROBABILITY * n / (n - 1)
-    within = max(float(np.average(variances, weights=n)), MIN_VARIANCE)
-    apart = (location[known] - location[groups.parent[known]]) ** 2
-    between = max(float(np.mean(apart - within / n)), MIN_VARIANCE)
-    return float(np.clip(within / between, *WEIGHT_BOUNDS))
+def _own_weight(
+    groups: Groups, log_mean: NDArray[np.float64], relative_variance: NDArray[np.float64], num_samples: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """[G] weight of a group's own mean: variance between / (variance between + variance of its sample mean)."""
+    children = np.flatnonzero((groups.parent >= 0) & (num_samples > 0))
+    parent, n = groups.parent[children], num_samples[children]
+    size = groups.num_groups
+    # A single sample has no variance of its own, so siblings share one.
+    several = n >= 2
+    corrected = np.where(several, relative_variance[children] * n / np.maximum(n - 1, 1), 0.0)
+    overall = np.average(corrected, weights=n * several) if several.any() else 1.0
+    within = _mean_by(parent, corrected, n * several, size, overall)[parent]
+    chance = np.maximum(within, MIN_VARIANCE) / n
+    between = (log_mean[children] - log_mean[parent]) ** 2 - chance
+    among_siblings = _mean_by(parent, between, np.ones(len(n)), size, 0.0)[parent]
+    between = np.maximum(np.maximum(between, among_siblings), 0.0)
+    weight = np.zeros(size)
+    weight[children] = between / (between + chance)
+    return weight
+
+
+def _mean_by(
+    index: NDArray[np.int32], values: NDArray[np.float64], weights: NDArray, size: int, default: float
+) -> NDArray[np.float64]:
+    """[size] weighted mean of the values at each index, ``default`` where there are none."""
+    total, weight = sum_by(index, values * weights, size), sum_by(index, weights, size)
+    return np.divide(total, weight, out=np.full(size, default), where=weight > 0)
 
 
 def _mean_shape_of_children(groups: Groups, shape: NDArray[np.float64], num_samples: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -56,17 +69,17 @@ def _mean_shape_of_children(groups: Groups, shape: NDArray[np.float64], num_samp
 
 
 @njit(cache=True)
-def _top_down(parent, location, shape, siblings_shape, num_samples, credibility):
-    log_bins = np.empty(shape.shape)
-    shrunk_location = location.copy()
-    log_bins[0] = location[0] + shape[0]
+def _top_down(parent, log_mean, shape, siblings_shape, num_samples, own_weight, bin_probability):
+    bins = np.empty(shape.shape)
+    shrunk = log_mean.copy()
+    bins[0] = np.exp(log_mean[0] + shape[0])
     for group in range(1, len(parent)):
         up, n = parent[group], num_samples[group]
         if n == 0:
-            shrunk_location[group], log_bins[group] = shrunk_location[up], log_bins[up]
+            shrunk[group], bins[group] = shrunk[up], bins[up]
             continue
-        own = n / (n + credibility)
-        shrunk_location[group] = own * location[group] + (1 - own) * shrunk_location[up]
+        shrunk[group] = own_weight[group] * log_mean[group] + (1 - own_weight[group]) * shrunk[up]
         own_shape = n / (n + SHAPE_SAMPLES)
-        log_bins[group] = shrunk_location[group] + own_shape * shape[group] + (1 - own_shape) * siblings_shape[up]
-    return log_bins
+        relative = np.exp(own_shape * shape[group] + (1 - own_shape) * siblings_shape[up])
+        bins[group] = np.exp(shrunk[group]) * relative / (relative * bin_probability).sum()
+    return bins
