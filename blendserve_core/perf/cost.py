@@ -150,6 +150,17 @@ class CostModel:
         return np.maximum(compute_s, memory_s) + self.interference * np.minimum(compute_s, memory_s)
 
 
+def num_devices_for(model: ModelSpec, hardware: HardwareSpec, kv_share: float = 0.6) -> int:
+    """The smallest power of two of devices whose memory is left to KV by at least ``kv_share``."""
+    weights = model.num_stored_parameters * model.dtype_bytes
+    degree = 1
+    while hardware.memory_bytes - hardware.reserved_bytes - weights / degree < kv_share * hardware.memory_bytes:
+        if hardware.memory_bytes * (1 - kv_share) <= hardware.reserved_bytes:
+            raise ValueError(f"{hardware.name} reserves more memory than {1 - kv_share:.0%}; no number of devices is enough")
+        degree *= 2
+    return degree
+
+
 def density(compute_s: Scalars, memory_s: Scalars) -> Any:
     """Compute density: above 1 compute-intensive, below 1 memory-intensive; infinite where no memory time is spent."""
     compute, memory = np.asarray(compute_s, float), np.asarray(memory_s, float)

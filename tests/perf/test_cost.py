@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from blendserve_core.perf.cost import CostModel, causal_pairs, density, kv_reads
+from blendserve_core.perf.cost import CostModel, causal_pairs, density, kv_reads, num_devices_for
 from blendserve_core.perf.hardware import a100_80gb, cpu, h100
 from blendserve_core.perf.presets import llama_3_8b, llama_3_70b
 
@@ -94,6 +94,11 @@ def test_a_sequential_engine_waits_for_its_all_reduces():
 def test_key_value_heads_are_copied_where_ranks_outnumber_them():
     eight, sixteen = (CostModel(llama_3_70b(degree), a100_80gb()) for degree in (8, 16))
     assert eight.kv_token_s == sixteen.kv_token_s
+
+
+@pytest.mark.parametrize(("model", "degree"), [(llama_3_8b(), 1), (llama_3_70b(), 8)])
+def test_as_many_devices_are_taken_as_leave_most_memory_to_kv(model, degree):
+    assert num_devices_for(model, a100_80gb()) == degree
 
 
 def test_engines_combine_the_two_resources():

@@ -1,0 +1,143 @@
+"""Plan and run a workload on the simulated executor: the same planner, scheduler and policies that drive the engine."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blendserve_core.kv.segments import shared_segments
+from blendserve_core.perf.cost import CostModel
+from blendserve_core.plan.build_tree import build_tree
+from blendserve_core.plan.lengths import estimate_lengths
+from blendserve_core.plan.plan import LengthEstimates, Plan
+from blendserve_core.plan.planner import make_plan
+from blendserve_core.plan.sample import choose_sample
+from blendserve_core.plan.tree import PrefixTree
+from blendserve_core.schedule.policies.make import make_policy
+from blendserve_core.schedule.policies.ordered import OrderedAdmission
+from blendserve_core.schedule.policy import AdmissionPolicy
+from blendserve_core.schedule.scheduler import Scheduler
+from blendserve_core.sim.executor import SimulatedExecutor, simulated_capacity
+from blendserve_core.sim.part import Part, observations, run_part
+from blendserve_core.sim.result import Simulation, summarize
+from blendserve_core.sim.steps import StepRecorder
+from blendserve_core.sim.workload import EOS_TOKEN_ID, Workload
+
+LengthKnowledge = Literal["sampled", "true"]
+PLANNED_BY_LENGTH = ("blend", "blend-paper")
+NO_OUTPUTS: dict[int, NDArray[np.int32]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to run. ``lengths`` is what the planner may know: "sampled" outputs of a warm-up, or the "true" ones beforehand.
+
+    The warm-up generates ``sample_fraction`` of the requests and ends when ``warm_up_share`` of them have; the others go on in
+    the main run. Policies that plan by order alone take no warm-up.
+    """
+
+    policy: str = "blend"
+    lengths: LengthKnowledge = "sampled"
+    sample_fraction: float = 0.01
+    warm_up_share: float = 0.98
+    num_shards: int = 1
+    seed: int = 0
+    max_step_tokens: int = 2048
+    max_sequences: int = 2048
+    cascade: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lengths not in get_args(LengthKnowledge):
+            raise ValueError(f"lengths {self.lengths!r} is not known; use sampled or true")
+        if self.num_shards < 1:
+            raise ValueError(f"number of shards is {self.num_shards}; use at least 1")
+
+
+def simulate(workload: Workload, cost: CostModel, settings: Settings, recorder: StepRecorder | None = None) -> Simulation:
+    """Run a workload to its end. ``recorder`` gets every step, the warm-up's first, then shard after shard."""
+    started = time.perf_counter()
+    tree = build_tree(workload.requests)
+    tree_s = time.perf_counter() - started
+    simulator = _Simulator(workload, cost, settings, tree, recorder)
+    warm_up, estimates = simulator.learn_lengths()
+    plan_started = time.perf_counter()
+    plan = make_plan(workload.requests, tree, estimates, cost, settings.policy, settings.num_shards, settings.seed)
+    plan_s = time.perf_counter() - plan_started
+    shards = simulator.run_shards(plan, warm_up)
+    simulation_s = time.perf_counter() - started
+    return summarize(workload, cost, tree, warm_up, shards, (tree_s, plan_s, simulation_s))
+
+
+class _Simulator:
+    """The parts of a run that share a workload, a tree and an executor."""
+
+    def __init__(
+        self, workload: Workload, cost: CostModel, settings: Settings, tree: PrefixTree, recorder: StepRecorder | None
+    ) -> None:
+        self._workload = workload
+        self._cost = cost
+        self._settings = settings
+        self._tree = tree
+        self._capacity = simulated_capacity(
+            cost, max_step_tokens=settings.max_step_tokens, max_sequences=settings.max_sequences
+        )
+        self._executor = SimulatedExecutor(
+            cost, workload.true_output_tokens, EOS_TOKEN_ID, self._capacity, cascade=settings.cascade, recorder=recorder
+        )
+
+    def learn_lengths(self) -> tuple[list[Part], LengthEstimates]:
+        """The warm-up's runs, one per shard, and what the planner may believe afterwards."""
+        requests, settings = self._workload.requests, self._settings
+        if settings.lengths == "true":
+            return [], estimate_lengths(self._tree, requests, expected_output_tokens=self._workload.true_output_tokens)
+        if settings.policy not in PLANNED_BY_LENGTH:
+            return [], estimate_lengths(self._tree, requests)
+        sample = choose_sample(self._tree, requests, settings.sample_fraction, settings.seed)
+        parts = [self._warm_up(sample[rank :: settings.num_shards]) for rank in range(settings.num_shards)]
+        return parts, estimate_lengths(self._tree, requests, observations(parts))
+
+    def run_shards(self, plan: Plan, warm_up: list[Part]) -> list[Part]:
+        """The main run: what the warm-up has left of each shard."""
+        is_open = np.ones(self._workload.requests.num_requests, dtype=np.bool_)
+        for part in warm_up:
+            is_open[part.finished] = False
+        begun = {request: tokens for part in warm_up for request, tokens in part.unfinished.items()}
+        return [self._run_shard(plan, shard.rank, shard.order[is_open[shard.order]], begun) for shard in plan.shards]
+
+    def _run_shard(self, plan: Plan, rank: int, order: NDArray[np.int64], begun: dict[int, NDArray[np.int32]]) -> Part:
+        requests = self._workload.requests
+        policy = make_policy(self._settings.policy, plan, rank, order, requests, self._cost, self._capacity)
+        is_mine = np.zeros(requests.num_requests, dtype=np.bool_)
+        is_mine[order] = True
+        return self._run(order, policy, {request: tokens for request, tokens in begun.items() if is_mine[request]})
+
+    def _warm_up(self, sample: NDArray[np.int64]) -> Part:
+        """Generate the sample depth first until most of it has ended."""
+        rank = np.empty(self._workload.requests.num_requests, dtype=np.int64)
+        rank[self._tree.request_order] = np.arange(len(rank))
+        order = sample[np.argsort(rank[sample])]
+        return self._run(order, OrderedAdmission(order), stop_at=int(np.ceil(self._settings.warm_up_share * len(order))))
+
+    def _run(
+        self,
+        order: NDArray[np.int64],
+        policy: AdmissionPolicy,
+        outputs_so_far: dict[int, NDArray[np.int32]] = NO_OUTPUTS,
+        stop_at: int | None = None,
+    ) -> Part:
+        segments = shared_segments(self._tree, order, self._capacity.page_size)
+        scheduler = Scheduler(
+            self._workload.requests,
+            order,
+            segments,
+            self._tree.request_order,
+            policy,
+            self._capacity,
+            (EOS_TOKEN_ID,),
+            outputs_so_far,
+        )
+        return run_part(scheduler, self._executor, stop_at)
