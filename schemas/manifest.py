@@ -56,10 +56,14 @@ class EngineManifest(JsonFile):
 
 
 class PublishManifest(JsonFile):
-    """What publishing wrote: rows by outcome, and their tokens (prompts counted once per sample)."""
+    """What publishing wrote: rows by outcome, and their tokens (prompts counted once per sample).
+
+    ``num_duplicates`` outcomes were on disk a second time and left out.
+    """
 
     num_rows: int
     num_errors: int
+    num_duplicates: int = 0
     num_prompt_tokens: int
     num_cached_tokens: int
     num_output_tokens: int

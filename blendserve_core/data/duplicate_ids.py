@@ -1,0 +1,64 @@
+"""Ids must tell requests apart. They are compared by 64-bit hashes; only those that meet are looked up again in the rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from blendserve_core.data.arrays import null_mask, plain
+
+_NUM_NAMED = 5
+_NUM_LOOKED_UP = 1000
+
+
+class DuplicateIds:
+    """Takes the id column batch by batch, eight bytes a row, and refuses ids that occur twice. Null is no id."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._hashes: list[NDArray[np.uint64]] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        ids = batch.column(self._column)
+        self._hashes.append(_hash(ids)[~null_mask(ids)])
+
+    def refuse(self, parts: list[Path]) -> None:
+        """Raise ValueError naming ids that occur twice and their rows. ``parts`` hold the same rows again, in order."""
+        hashes = np.sort(np.concatenate([np.zeros(0, dtype=np.uint64), *self._hashes]))
+        repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])[:_NUM_LOOKED_UP]
+        rows_by_id = self._rows_by_id(parts, repeated) if len(repeated) else {}
+        duplicates = {name: rows for name, rows in rows_by_id.items() if len(rows) > 1}
+        if duplicates:
+            named = "; ".join(f"{name!r} in rows {_listed(rows)}" for name, rows in list(duplicates.items())[:_NUM_NAMED])
+            raise ValueError(
+                f"column {self._column!r}: ids that occur more than once: {named} (rows count from 0). Make them unique; "
+                "or leave the column unused by columns={'request_id': ''}, and rows are told apart by their position."
+            )
+
+    def _rows_by_id(self, parts: list[Path], repeated: NDArray[np.uint64]) -> dict[Any, list[int]]:
+        rows_by_id: dict[Any, list[int]] = {}
+        first_row = 0
+        for part in parts:
+            for batch in pq.ParquetFile(part).iter_batches(columns=[self._column]):
+                ids = batch.column(0)
+                for row in np.flatnonzero(np.isin(_hash(ids), repeated) & ~null_mask(ids)).tolist():
+                    rows_by_id.setdefault(ids[row].as_py(), []).append(first_row + row)
+                first_row += batch.num_rows
+        return rows_by_id
+
+
+def _hash(ids: pa.Array) -> NDArray[np.uint64]:
+    values = ids.storage if isinstance(ids, pa.ExtensionArray) else plain(ids)
+    series = pl.from_arrow(values)
+    assert isinstance(series, pl.Series)
+    return series.hash().to_numpy()
+
+
+def _listed(rows: list[int]) -> str:
+    return ", ".join(map(str, rows[:_NUM_NAMED])) + (" and more" if len(rows) > _NUM_NAMED else "")

@@ -1,0 +1,146 @@
+"""JSON Lines, plain or gzip: the columns and types are those of all lines together, each line is an object."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from blendserve_core.data.batches import MAX_BATCH_BYTES, MAX_BATCH_ROWS, first_rows
+from blendserve_core.data.files import InputFile, digest_of
+from blendserve_core.data.parquet_types import as_parquet_stores
+from blendserve_core.data.unify import unify_schemas
+
+_BOM = b"\xef\xbb\xbf"
+_GZIP_MAGIC = b"\x1f\x8b"
+_UNREADABLE = (ValueError, TypeError, OverflowError, pa.ArrowException)
+
+
+class Line(NamedTuple):
+    """An object and where it stands, as ``file, line 3``."""
+
+    place: str
+    value: dict[str, Any]
+    num_bytes: int
+
+
+class JsonlSource:
+    """Rows of JSON Lines files. The schema needs a pass over all lines, made when first asked for; a key may come late.
+
+    Raises ValueError naming file and line for a line that is no JSON object, and for a value whose type no other row's shares.
+    """
+
+    def __init__(self, files: list[InputFile], limit: int | None = None) -> None:
+        self._files = files
+        self._limit = limit
+        self._schema: pa.Schema | None = None
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self._files)
+
+    @property
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            self._schema = self._read_schema()
+        return self._schema
+
+    def _read_schema(self) -> pa.Schema:
+        schemas = ((lines[0].place, _schema_of(lines)) for lines in self._chunks())
+        return as_parquet_stores(unify_schemas(schemas, exact=False))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        row_type = pa.struct(list(self.schema))
+        batches = (pa.RecordBatch.from_struct_array(_rows(lines, row_type)) for lines in self._chunks())
+        return first_rows(batches, self._limit)
+
+    def _chunks(self) -> Iterator[list[Line]]:
+        return _chunked(line for file in self._files for line in _lines(file))
+
+
+def _lines(file: InputFile) -> Iterator[Line]:
+    place = file.path
+    try:
+        with file.open() as raw, _decompressed(raw) as stream:
+            for number, text in enumerate(stream, start=1):
+                place = f"{file.path}, line {number}"
+                text = text.removeprefix(_BOM) if number == 1 else text
+                if text.strip():
+                    yield Line(place, _parse(place, text), len(text))
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{place}: cannot be read on from here: {error}") from error
+
+
+def _decompressed(raw: Any) -> Any:
+    """By the first bytes: a name that ends in ``.gz`` proves nothing."""
+    magic = raw.read(2)
+    raw.seek(0)
+    return gzip.open(raw) if magic == _GZIP_MAGIC else raw
+
+
+def _parse(place: str, text: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: not JSON: {error}. Mend or drop the line.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{place}: a JSON {type(value).__name__}, where each line must be an object.")
+    return _without_lone_surrogates(value) if b"\\ud" in text.lower() else value
+
+
+def _without_lone_surrogates(value: Any) -> Any:
+    """Half a surrogate pair is no character, and no file could hold it: it becomes U+FFFD."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_without_lone_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_lone_surrogates(key): _without_lone_surrogates(item) for key, item in value.items()}
+    return value
+
+
+def _chunked(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    chunk: list[Line] = []
+    num_bytes = 0
+    for line in lines:
+        chunk.append(line)
+        num_bytes += line.num_bytes
+        if len(chunk) >= MAX_BATCH_ROWS or num_bytes >= MAX_BATCH_BYTES:
+            yield chunk
+            chunk, num_bytes = [], 0
+    if chunk:
+        yield chunk
+
+
+def _schema_of(lines: list[Line]) -> pa.Schema:
+    try:
+        return pa.schema(list(pa.array([line.value for line in lines]).type))
+    except _UNREADABLE:
+        return unify_schemas(((line.place, _schema_of_one(line)) for line in lines), exact=False)
+
+
+def _schema_of_one(line: Line) -> pa.Schema:
+    try:
+        return pa.schema(list(pa.array([line.value]).type))
+    except _UNREADABLE as error:
+        raise ValueError(f"{line.place}: {error}") from error
+
+
+def _rows(lines: list[Line], row_type: pa.DataType) -> pa.StructArray:
+    try:
+        return pa.array([line.value for line in lines], row_type)
+    except _UNREADABLE:
+        for line in lines:
+            _row(line, row_type)
+        raise
+
+
+def _row(line: Line, row_type: pa.DataType) -> None:
+    try:
+        pa.array([line.value], row_type)
+    except _UNREADABLE as error:
+        raise ValueError(f"{line.place}: {error}") from error

@@ -1,0 +1,69 @@
+"""Rows as a series of Parquet files of bounded size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from blendserve_core.data.durable import put_in_place, temporary_path
+
+MAX_PART_ROWS = 65_536
+MAX_PART_BYTES = 256 << 20
+
+
+def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """The one way in which this job writes rows of its input: nested fields keep their names."""
+    return pq.ParquetWriter(path, schema, compression="zstd", use_compliant_nested_type=False)
+
+
+class RollingWriter:
+    """Rows into files ``<stem>-00000.parquet`` and on, each closed once it has ``max_rows`` or ``max_bytes``.
+
+    There is always at least one file, so that the schema is on disk even without a row.
+    """
+
+    def __init__(
+        self, folder: Path, stem: str, schema: pa.Schema, max_rows: int = MAX_PART_ROWS, max_bytes: int = MAX_PART_BYTES
+    ) -> None:
+        self._folder, self._stem, self._schema = folder, stem, schema
+        self._max_rows, self._max_bytes = max_rows, max_bytes
+        self._paths: list[Path] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._num_rows = self._num_bytes = 0
+
+    def __enter__(self) -> RollingWriter:
+        return self
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files written so far, in order."""
+        return list(self._paths)
+
+    def write(self, rows: pa.RecordBatch | pa.Table) -> None:
+        writer = self._writer or self._open()
+        writer.write(rows)
+        self._num_rows += rows.num_rows
+        self._num_bytes += rows.nbytes
+        if self._num_rows >= self._max_rows or self._num_bytes >= self._max_bytes:
+            self._close()
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None and not self._paths:
+            self._open()
+        if self._writer is not None and error_type is None:
+            self._close()
+
+    def _open(self) -> pq.ParquetWriter:
+        path = self._folder / f"{self._stem}-{len(self._paths):05d}.parquet"
+        self._writer = parquet_writer(temporary_path(path), self._schema)
+        self._paths.append(path)
+        self._num_rows = self._num_bytes = 0
+        return self._writer
+
+    def _close(self) -> None:
+        assert self._writer is not None
+        self._writer.close()
+        self._writer = None
+        put_in_place(temporary_path(self._paths[-1]), self._paths[-1])

@@ -1,0 +1,176 @@
+"""Sampling parameters of single rows: a column's value, or the job's default where there is none; bad values are row errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pat
+from numpy.typing import NDArray
+
+from blendserve_core.data.arrays import null_mask, plain
+from blendserve_core.data.row_error import RowError
+from schemas.parameters import SamplingDefaults
+
+MAX_SAMPLES_PER_ROW = 1024
+_INT32_MAX = 2**31 - 1
+
+
+class _Range(NamedTuple):
+    """Allowed values of a number, in words too; ``low_open`` leaves out the lower end."""
+
+    dtype: type
+    low: float
+    high: float
+    words: str
+    low_open: bool = False
+
+
+_RANGES = {
+    "max_tokens": _Range(np.int64, 1, math.inf, "at least 1"),
+    "temperature": _Range(np.float64, 0, 3e38, "at least 0"),
+    "top_p": _Range(np.float64, 0, 1, "above 0 and at most 1", low_open=True),
+    "top_k": _Range(np.int64, -1, math.inf, "at least -1"),
+    "min_p": _Range(np.float64, 0, 1, "from 0 to 1"),
+    "repetition_penalty": _Range(np.float64, 0, 3e38, "above 0", low_open=True),
+    "presence_penalty": _Range(np.float64, -2, 2, "from -2 to 2"),
+    "frequency_penalty": _Range(np.float64, -2, 2, "from -2 to 2"),
+    "n": _Range(np.int64, 1, MAX_SAMPLES_PER_ROW, f"from 1 to {MAX_SAMPLES_PER_ROW}"),
+    "logprobs": _Range(np.int64, 0, 20, "from 0 to 20"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowSampling:
+    """Sampling of a batch's rows; every array is [num_rows], and so is the list of stop token ids.
+
+    ``numbers`` holds the parameters of that name (``logprobs`` is -1 for none). ``seed`` has its 64 bits exactly, and counts
+    where ``has_seed``. Values of rows in ``errors`` mean nothing.
+    """
+
+    numbers: dict[str, NDArray[Any]]
+    seed: NDArray[np.uint64]
+    has_seed: NDArray[np.bool_]
+    ignore_eos: NDArray[np.bool_]
+    stops: list[tuple[str, ...]]
+    stop_token_ids: list[tuple[int, ...]]
+    errors: dict[int, RowError] = field(default_factory=dict)
+
+
+def read_sampling(batch: pa.RecordBatch, columns: dict[str, str], defaults: SamplingDefaults, vocab_size: int) -> RowSampling:
+    """Read the sampling columns of a batch; ``columns`` gives their names by parameter."""
+    errors: dict[int, RowError] = {}
+    own = {ours: plain(batch.column(theirs)) for ours, theirs in columns.items()}
+    numbers = {name: _numbers(name, own.get(name), batch.num_rows, defaults, errors) for name in _RANGES}
+    seed, has_seed = _seeds(own.get("seed"), batch.num_rows, errors)
+    _make_greedy_rows_plain(numbers)
+    return RowSampling(
+        numbers=numbers,
+        seed=seed,
+        has_seed=has_seed,
+        ignore_eos=_flags(own.get("ignore_eos"), batch.num_rows, defaults.ignore_eos),
+        stops=_stops(own.get("stop"), batch.num_rows, tuple(defaults.stop), errors),
+        stop_token_ids=_stop_token_ids(
+            own.get("stop_token_ids"), batch.num_rows, tuple(defaults.stop_token_ids), vocab_size, errors
+        ),
+        errors=errors,
+    )
+
+
+def _numbers(
+    name: str, column: pa.Array | None, num_rows: int, defaults: SamplingDefaults, errors: dict[int, RowError]
+) -> NDArray[Any]:
+    rule = _RANGES[name]
+    default = getattr(defaults, name)
+    default = -1 if default is None else default
+    if column is None or pat.is_null(column.type):
+        return np.full(num_rows, default, dtype=rule.dtype)
+    is_null = null_mask(column)
+    values = _to_numpy(column, default)
+    with np.errstate(invalid="ignore"):
+        is_low = (values <= rule.low) if rule.low_open else (values < rule.low)
+        is_bad = is_low | ~(values <= rule.high)
+    if rule.dtype is np.int64:
+        is_bad |= values != np.floor(values)
+    _report(errors, np.flatnonzero(is_bad & ~is_null), name, column, rule.words)
+    return np.where(is_bad | is_null, default, values).clip(-_INT32_MAX, _INT32_MAX).astype(rule.dtype)
+
+
+def _to_numpy(column: pa.Array, null_value: float) -> NDArray[Any]:
+    """Integers stay integers; whatever else it is, becomes float64."""
+    if pat.is_integer(column.type):
+        return column.fill_null(pa.scalar(0, column.type)).to_numpy(zero_copy_only=False)
+    return column.cast(pa.float64(), safe=False).fill_null(float(null_value)).to_numpy(zero_copy_only=False)
+
+
+def _seeds(column: pa.Array | None, num_rows: int, errors: dict[int, RowError]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    if column is None or pat.is_null(column.type):
+        return np.zeros(num_rows, dtype=np.uint64), np.zeros(num_rows, dtype=np.bool_)
+    is_null = null_mask(column)
+    values = _to_numpy(column, 0)
+    if values.dtype.kind == "f":
+        is_bad = ~((np.abs(values) <= 2.0**53) & (values == np.floor(values)))
+        _report(errors, np.flatnonzero(is_bad & ~is_null), "seed", column, "a whole number of 64 bits")
+        values = np.where(is_bad, 0, values).astype(np.int64)
+    wide = values.astype(np.uint64) if values.dtype.kind == "u" else values.astype(np.int64).view(np.uint64)
+    return wide, ~is_null
+
+
+def _flags(column: pa.Array | None, num_rows: int, default: bool) -> NDArray[np.bool_]:
+    if column is None or pat.is_null(column.type):
+        return np.full(num_rows, default, dtype=np.bool_)
+    return column.fill_null(default).to_numpy(zero_copy_only=False)
+
+
+def _stops(
+    column: pa.Array | None, num_rows: int, default: tuple[str, ...], errors: dict[int, RowError]
+) -> list[tuple[str, ...]]:
+    if column is None or pat.is_null(column.type):
+        return [default] * num_rows
+    found: list[tuple[str, ...]] = []
+    for row, value in enumerate(column.to_pylist()):
+        stops = default if value is None else (value,) if isinstance(value, str) else tuple(value)
+        if all(isinstance(stop, str) and stop for stop in stops):
+            found.append(stops)
+            continue
+        found.append(())
+        _add(errors, row, f"stop is {value!r}; it must be strings that are not empty")
+    return found
+
+
+def _stop_token_ids(
+    column: pa.Array | None, num_rows: int, default: tuple[int, ...], vocab_size: int, errors: dict[int, RowError]
+) -> list[tuple[int, ...]]:
+    if column is None or pat.is_null(column.type):
+        return [default] * num_rows
+    found: list[tuple[int, ...]] = []
+    for row, value in enumerate(column.to_pylist()):
+        token_ids = default if value is None else tuple(value)
+        if all(token_id is not None and 0 <= token_id < vocab_size for token_id in token_ids):
+            found.append(token_ids)
+            continue
+        found.append(())
+        _add(errors, row, f"stop_token_ids is {value!r}; each must be from 0 to {vocab_size - 1}")
+    return found
+
+
+def _make_greedy_rows_plain(numbers: dict[str, NDArray[Any]]) -> None:
+    """At temperature 0 the likeliest token is taken, and what narrows the choice does not matter."""
+    is_greedy = numbers["temperature"] == 0
+    numbers["top_p"][is_greedy] = 1.0
+    numbers["min_p"][is_greedy] = 0.0
+    numbers["top_k"][is_greedy | (numbers["top_k"] < 0)] = 0
+
+
+def _report(errors: dict[int, RowError], rows: Iterable[int], name: str, column: pa.Array, words: str) -> None:
+    for row in rows:
+        _add(errors, int(row), f"{name} is {column[int(row)].as_py()}; it must be {words}")
+
+
+def _add(errors: dict[int, RowError], row: int, message: str) -> None:
+    """The first thing wrong with a row is its error."""
+    errors.setdefault(row, RowError("invalid_parameter", message))

@@ -1,0 +1,127 @@
+"""Stage: read the rows once, tokenize their prompts, and leave on disk all that later stages need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from blendserve_core.data.columns import Columns, resolve_columns
+from blendserve_core.data.duplicate_ids import DuplicateIds
+from blendserve_core.data.generation import failed
+from blendserve_core.data.output_schema import output_schema
+from blendserve_core.data.prompts import read_prompts
+from blendserve_core.data.request_columns import RequestColumns
+from blendserve_core.data.rolling import RollingWriter
+from blendserve_core.data.row_error import RowError
+from blendserve_core.data.sampling_columns import RowSampling, read_sampling
+from blendserve_core.data.source import Source
+from blendserve_core.data.staged_files import MANIFEST_FILE, ErrorWriter, TokenWriter, clear, input_parts
+from blendserve_core.text.tokenizer import PromptTokenizer
+from schemas.manifest import StageManifest
+from schemas.parameters import JobParameters, SamplingDefaults
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedBatch:
+    """Token ids of the rows that can be served ([num_rows] lengths, one flat array), their sampling, and the others' errors."""
+
+    lens: NDArray[np.int64]
+    token_ids: NDArray[np.int32]
+    max_tokens: NDArray[np.int64]
+    sampling: RowSampling
+    errors: dict[int, RowError]
+
+
+def stage(
+    parameters: JobParameters, source: Source, tokenizer: PromptTokenizer, max_context_tokens: int, folder: Path
+) -> StageManifest:
+    """Fill ``folder`` with the request table, the input's rows (``input-*.parquet``), error rows and, last, a manifest.
+
+    A row that cannot be served becomes an error row. ValueError, before any row is generated, is for what makes the whole job
+    senseless: no prompt column, names that collide with the output's, ids that are not unique, files that cannot be read.
+    """
+    started = perf_counter()
+    columns = resolve_columns(source.schema, parameters.columns)
+    has_request_id = columns.request_id is not None or "request_id" in source.schema.names
+    output_schema(source.schema, has_request_id=has_request_id, wants_logprobs=True)
+    _check_defaults(parameters.sampling)
+    folder.mkdir(parents=True, exist_ok=True)
+    clear(folder)
+    num_rows, num_errors, requests = _stage_rows(parameters.sampling, source, columns, tokenizer, max_context_tokens, folder)
+    table = requests.finish(folder)
+    manifest = StageManifest(
+        num_requests=num_rows,
+        num_sequences=table.num_requests,
+        num_errors=num_errors,
+        num_prompt_tokens=requests.num_prompt_tokens,
+        has_request_id=has_request_id,
+        wants_logprobs=bool((table.sampling.logprobs >= 0).any()),
+        stage_s=perf_counter() - started,
+    )
+    manifest.write(folder / MANIFEST_FILE)
+    return manifest
+
+
+def _stage_rows(
+    defaults: SamplingDefaults,
+    source: Source,
+    columns: Columns,
+    tokenizer: PromptTokenizer,
+    max_context_tokens: int,
+    folder: Path,
+) -> tuple[int, int, RequestColumns]:
+    """Stream the rows to disk; returns their number, the number of error rows, and the request columns."""
+    num_rows = 0
+    requests = RequestColumns(defaults.seed)
+    ids = DuplicateIds(columns.request_id) if columns.request_id else None
+    with RollingWriter(folder, "input", source.schema) as inputs, TokenWriter(folder) as tokens, ErrorWriter(folder) as bad:
+        for batch in source.batches():
+            staged = _stage_batch(batch, columns, defaults, tokenizer, max_context_tokens)
+            starts = tokens.num_tokens + np.cumsum(staged.lens) - staged.lens
+            requests.add(num_rows, np.flatnonzero(staged.lens), starts, staged.lens, staged.max_tokens, staged.sampling)
+            tokens.write(staged.token_ids)
+            bad.write([failed(num_rows + row, error) for row, error in sorted(staged.errors.items())])
+            inputs.write(batch)
+            if ids:
+                ids.add(batch)
+            num_rows += batch.num_rows
+    if ids:
+        ids.refuse(input_parts(folder))
+    return num_rows, bad.num_errors, requests
+
+
+def _stage_batch(
+    batch: pa.RecordBatch,
+    columns: Columns,
+    defaults: SamplingDefaults,
+    tokenizer: PromptTokenizer,
+    max_context_tokens: int,
+) -> _StagedBatch:
+    sampling = read_sampling(batch, columns.sampling, defaults, tokenizer.vocab_size)
+    prompts = read_prompts(batch, columns, tokenizer, skipped=sampling.errors)
+    is_long = prompts.lens >= max_context_tokens
+    too_long = {int(row): _too_long(int(prompts.lens[row]), max_context_tokens) for row in np.flatnonzero(is_long)}
+    return _StagedBatch(
+        lens=np.where(is_long, 0, prompts.lens),
+        token_ids=prompts.token_ids[~np.repeat(is_long, prompts.lens)],
+        max_tokens=np.minimum(sampling.numbers["max_tokens"], max_context_tokens - prompts.lens),
+        sampling=sampling,
+        errors=sampling.errors | prompts.errors | too_long,
+    )
+
+
+def _too_long(num_tokens: int, max_context_tokens: int) -> RowError:
+    return RowError(
+        "context_length_exceeded",
+        f"the prompt has {num_tokens} tokens, and at least one output token must fit the context of {max_context_tokens}",
+    )
+
+
+def _check_defaults(defaults: SamplingDefaults) -> None:
+    if "" in defaults.stop:
+        raise ValueError("sampling.stop: a stop string must not be empty")
