@@ -1,9 +1,9 @@
-"""How fast the planner is: 400,000 requests, 200 M prompt tokens, 35 % of them shared, from a memory-mapped token store.
+"""How fast the planner is: 400,000 requests, 200 M prompt tokens, a third of them shared, from a memory-mapped token store.
 
     python benchmarks/plan_speed.py [--num-requests N] [--repeat 3] [--shards 4]
 
 Three families as in the paper's traces: chats with unique prompts, few-shot classification in 57 subjects, and a few requests
-with giant outputs. Prints medians of the tree and plan seconds, and the peak memory beyond the tokens themselves.
+with giant outputs. Prints medians of seconds, and the peak memory beyond the tokens themselves (Linux only).
 """
 
 from __future__ import annotations
@@ -13,46 +13,87 @@ import statistics
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from blendserve_core.perf.cost import CostModel
+from blendserve_core.perf.hardware import a100_80gb
+from blendserve_core.perf.presets import llama_3_8b
 from blendserve_core.plan.build_tree import build_tree
+from blendserve_core.plan.lengths import Observations, estimate_lengths
+from blendserve_core.plan.planner import make_plan
+from blendserve_core.plan.sample import choose_sample
 from blendserve_core.requests import RequestTable, SamplingColumns
 
 NUM_SUBJECTS = 57
-SUBJECT_TOKENS = 660
+SUBJECT_TOKENS = 620
+SYSTEM_TOKENS = 20
+FAMILY_SHARES = [0.745, 0.254, 0.001]
+MEAN_OUTPUTS = [200, 2, 16_000]
+VOCAB_SIZE = 128_000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    requests: RequestTable
+    family: NDArray[np.int64]
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--num-requests", type=int, default=400_000)
-    arguments.add_argument("--repeat", type=int, default=3)
-    arguments.add_argument("--shards", type=int, default=4)
-    options = arguments.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num-requests", type=int, default=400_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--shards", type=int, default=4)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        write_requests(Path(folder), options.num_requests)
-        requests = RequestTable.load(Path(folder))
-        print(f"{requests.num_requests} requests, {requests.num_prompt_tokens.sum(dtype=np.int64) / 1e6:.1f} M tokens")
-        build_tree(RequestTable.load(write_requests(Path(folder) / "tiny", 100)))
-        seconds, peaks = [], []
-        for _ in range(options.repeat):
-            with PeakMemory() as memory:
-                start = time.perf_counter()
-                tree = build_tree(requests)
-                seconds.append(time.perf_counter() - start)
-            peaks.append(memory.peak_bytes)
-        shared = 1 - tree.num_unique_tokens / requests.num_prompt_tokens.sum(dtype=np.int64)
-        print(f"tree: {tree.num_nodes} nodes, {shared:.1%} shared, median {statistics.median(seconds):.2f} s of {seconds}")
-        print(f"peak memory beyond the tokens: median {statistics.median(peaks) / 1e6:.0f} MB")
+        measure(write_job(Path(folder) / "tiny", 500), options.shards)
+        job = write_job(Path(folder) / "job", options.num_requests)
+        rounds = [measure(job, options.shards) for _ in range(options.repeat)]
+    print(
+        f"{job.requests.num_requests} requests, {job.requests.num_prompt_tokens.sum(dtype=np.int64) / 1e6:.1f} M prompt tokens"
+    )
+    for name in rounds[0]:
+        values = [measured[name] for measured in rounds]
+        print(f"{name:<32} {statistics.median(values):10.3f}   of {', '.join(f'{value:.3f}' for value in values)}")
+
+
+def measure(job: Job, num_shards: int) -> dict[str, float]:
+    """Seconds of each stage after tokenization, peak memory, and what the plan says of itself."""
+    cost = CostModel(llama_3_8b(), a100_80gb())
+    clock = [time.perf_counter()]
+    with PeakMemory() as memory:
+        tree = build_tree(job.requests)
+        clock.append(time.perf_counter())
+        sample = choose_sample(tree, job.requests, 0.01, seed=0)
+        outputs = np.random.default_rng(1).poisson(np.array(MEAN_OUTPUTS)[job.family[sample]]).astype(np.int32)
+        observations = Observations(sample, outputs, np.ones(len(sample), bool))
+        clock.append(time.perf_counter())
+        estimates = estimate_lengths(tree, job.requests, observations)
+        clock.append(time.perf_counter())
+        plan = make_plan(job.requests, tree, estimates, cost, "blend", num_shards)
+        clock.append(time.perf_counter())
+    stages = np.diff(clock)
+    return {
+        "tree_s": stages[0],
+        "sample_s": stages[1],
+        "estimate_s": stages[2],
+        "order_and_cut_s": stages[3],
+        "whole_plan_s": stages.sum(),
+        "peak_mb_beyond_tokens": memory.peak_bytes / 1e6,
+        "tree_nodes": tree.num_nodes,
+        "sharing_ratio": plan.summary.sharing_ratio,
+        "share_of_max_sharing": plan.summary.sharing_ratio / plan.summary.max_sharing_ratio,
+    }
 
 
 class PeakMemory:
-    """Samples this process's anonymous memory, which leaves out the mapped token file."""
+    """Watches this process's anonymous memory, which leaves out the mapped token file."""
 
     def __enter__(self) -> PeakMemory:
-        self.base = anonymous_bytes()
-        self.peak_bytes = 0
+        self.base_bytes, self.peak_bytes = anonymous_bytes(), 0
         self.done = threading.Event()
         self.thread = threading.Thread(target=self._watch)
         self.thread.start()
@@ -63,8 +104,8 @@ class PeakMemory:
         self.thread.join()
 
     def _watch(self) -> None:
-        while not self.done.wait(0.01):
-            self.peak_bytes = max(self.peak_bytes, anonymous_bytes() - self.base)
+        while not self.done.wait(0.002):
+            self.peak_bytes = max(self.peak_bytes, anonymous_bytes() - self.base_bytes)
 
 
 def anonymous_bytes() -> int:
@@ -72,56 +113,54 @@ def anonymous_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
 
 
-def write_requests(folder: Path, num_requests: int, seed: int = 0) -> Path:
-    """A request table in the paper's mix; every family starts with a system prompt of its own."""
+def write_job(folder: Path, num_requests: int, seed: int = 0) -> Job:
+    """A request table in the paper's mix, its token ids in a file; every family starts with a system prompt of its own."""
     rng = np.random.default_rng(seed)
-    family = rng.choice(3, num_requests, p=[0.68, 0.319, 0.001])
-    lens = np.choose(family, [np.clip(rng.lognormal(5.65, 0.9, num_requests), 40, 8000), 0, 121]).astype(np.int32)
-    few_shot = family == 1
-    lens[few_shot] = SUBJECT_TOKENS + rng.integers(40, 200, few_shot.sum())
+    family = rng.choice(3, num_requests, p=FAMILY_SHARES)
+    chat_lens = np.clip(rng.lognormal(5.67, 0.9, num_requests), 40, 8000)
+    lens = np.choose(family, [chat_lens, SUBJECT_TOKENS + rng.integers(40, 200, num_requests), 121]).astype(np.int32)
     starts = np.cumsum(lens, dtype=np.int64) - lens
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)
     tokens = np.lib.format.open_memmap(folder / "token_ids.npy", "w+", np.int32, (int(lens.sum(dtype=np.int64)),))
-    for block in range(0, len(tokens), 1 << 22):
-        stop = min(block + (1 << 22), len(tokens))
-        tokens[block:stop] = rng.integers(0, 128_000, stop - block)
-    prefixes = rng.integers(0, 128_000, (NUM_SUBJECTS, SUBJECT_TOKENS), dtype=np.int32)
-    prefixes[:, :30] = prefixes[0, :30]
-    systems = rng.integers(0, 128_000, (3, 30), dtype=np.int32)
-    for request in range(num_requests):
-        prefix = prefixes[rng.integers(NUM_SUBJECTS)] if few_shot[request] else systems[family[request]]
-        tokens[starts[request] : starts[request] + len(prefix)] = prefix
+    for first in range(0, len(tokens), 1 << 22):
+        tokens[first : first + (1 << 22)] = rng.integers(0, VOCAB_SIZE, len(tokens[first : first + (1 << 22)]))
+    write_prefixes(tokens, starts, family, rng)
     tokens.flush()
-    return save_table(folder, tokens, starts, lens, np.choose(family, [1024, 8, 32768]))
+    max_tokens = np.array([1024, 8, 32_768], np.int32)[family]
+    columns = (np.arange(num_requests), np.zeros(num_requests, np.int32), starts, lens)
+    RequestTable(*columns, tokens, greedy(max_tokens)).save(folder)
+    return Job(RequestTable.load(folder), family)
 
 
-def save_table(folder: Path, tokens: np.memmap, starts: np.ndarray, lens: np.ndarray, max_tokens: np.ndarray) -> Path:
-    num_requests = len(lens)
-    zeros = {
-        name: np.zeros(num_requests, np.float32) for name in ("temperature", "min_p", "presence_penalty", "frequency_penalty")
-    }
-    ones = {name: np.ones(num_requests, np.float32) for name in ("top_p", "repetition_penalty")}
-    sampling = SamplingColumns(
-        max_tokens=max_tokens.astype(np.int32),
+def write_prefixes(tokens: np.memmap, starts: NDArray[np.int64], family: NDArray[np.int64], rng: np.random.Generator) -> None:
+    systems = rng.integers(0, VOCAB_SIZE, (3, SYSTEM_TOKENS))
+    few_shot = rng.integers(0, VOCAB_SIZE, (NUM_SUBJECTS, SUBJECT_TOKENS))
+    few_shot[:, :SYSTEM_TOKENS] = systems[1]
+    subject = rng.integers(0, NUM_SUBJECTS, len(starts))
+    for request, start in enumerate(starts):
+        prefix = few_shot[subject[request]] if family[request] == 1 else systems[family[request]]
+        tokens[start : start + len(prefix)] = prefix
+
+
+def greedy(max_tokens: NDArray[np.int32]) -> SamplingColumns:
+    num_requests = len(max_tokens)
+    zeros, ones = np.zeros(num_requests, np.float32), np.ones(num_requests, np.float32)
+    return SamplingColumns(
+        max_tokens=max_tokens,
+        temperature=zeros,
+        top_p=ones,
         top_k=np.zeros(num_requests, np.int32),
-        rng_key=np.zeros(num_requests, np.uint64),
+        min_p=zeros,
+        repetition_penalty=ones,
+        presence_penalty=zeros,
+        frequency_penalty=zeros,
+        rng_key=np.arange(num_requests, dtype=np.uint64),
         ignore_eos=np.zeros(num_requests, bool),
         logprobs=np.full(num_requests, -1, np.int32),
         stop_token_indptr=np.zeros(num_requests + 1, np.int64),
         stop_token_ids=np.zeros(0, np.int32),
         stop_set=np.zeros(num_requests, np.int32),
-        **zeros,
-        **ones,
     )
-    RequestTable(
-        row=np.arange(num_requests),
-        sample_index=np.zeros(num_requests, np.int32),
-        prompt_start=starts,
-        num_prompt_tokens=lens,
-        token_ids=tokens,
-        sampling=sampling,
-    ).save(folder)
-    return folder
 
 
 if __name__ == "__main__":

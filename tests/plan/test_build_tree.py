@@ -42,14 +42,23 @@ def nodes_of(tree, table):
     return nodes
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(prompts_strategy)
 def test_the_tree_is_the_one_a_dict_trie_gives(prompts):
     table = table_of(prompts)
     assert nodes_of(build_tree(table), table) == naive_nodes(prompts)
 
 
-@settings(max_examples=300, deadline=None)
+def test_thousands_of_random_trees_are_those_a_dict_trie_gives():
+    rng = np.random.default_rng(1)
+    for _ in range(3000):
+        lens = rng.integers(0, 8, rng.integers(1, 12))
+        prompts = [rng.integers(0, rng.integers(1, 4), size).tolist() for size in lens]
+        table = table_of(prompts)
+        assert nodes_of(build_tree(table), table) == naive_nodes(prompts)
+
+
+@settings(max_examples=200, deadline=None)
 @given(prompts_strategy)
 def test_nodes_lie_in_depth_first_order_and_segments_join_their_parents(prompts):
     tree = build_tree(table_of(prompts))
@@ -63,7 +72,7 @@ def test_nodes_lie_in_depth_first_order_and_segments_join_their_parents(prompts)
     assert sorted(tree.request_order) == list(range(len(prompts)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(prompts_strategy)
 def test_the_sum_of_a_node_is_its_own_requests_and_its_children(prompts):
     tree = build_tree(table_of(prompts))

@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+from planning import COST, mixed_families, workload_of
+
+from blendserve_core.plan.node_costs import node_costs
+
+
+def naive_cost(prompts, outputs):
+    """(compute, memory) seconds of these requests with every shared prefix computed once."""
+    prefixes = {tuple(prompt[:end]) for prompt in prompts for end in range(1, len(prompt) + 1)}
+    compute_s = sum(COST.compute_s(len(prefix), 0, len(prefix) - 1) for prefix in prefixes)
+    compute_s += sum(COST.compute_s(len(p), d, len(p)) for p, d in zip(prompts, outputs, strict=True))
+    return compute_s, sum(COST.memory_s(len(p), d) for p, d in zip(prompts, outputs, strict=True))
+
+
+def test_a_nodes_density_is_that_of_its_requests_with_the_path_computed_once():
+    prompts, outputs = mixed_families(size=8)
+    workload, _ = workload_of(prompts, outputs)
+    costs, tree = node_costs(workload), workload.tree
+    for node in range(tree.num_nodes):
+        below = tree.request_order[tree.request_start[node] : tree.request_end[node]]
+        compute_s, memory_s = naive_cost([prompts[r] for r in below], [outputs[r] for r in below])
+        assert costs.density[node] == pytest.approx(compute_s / memory_s, rel=1e-6)
+
+
+def test_a_node_is_its_own_segment_its_own_requests_and_its_children():
+    workload, _ = workload_of(*mixed_families(size=8))
+    costs, tree = node_costs(workload), workload.tree
+    own = np.bincount(tree.node_of_request, weights=costs.decode_s, minlength=tree.num_nodes)
+    for node in range(tree.num_nodes):
+        children = tree.parent == node
+        assert costs.subtree_s[node] == pytest.approx(costs.segment_s[node] + own[node] + costs.subtree_s[children].sum())
+        memory_s = costs.memory_s[tree.node_of_request == node].sum() + costs.subtree_memory_s[children].sum()
+        assert costs.subtree_memory_s[node] == pytest.approx(memory_s)
+
+
+def test_sharing_lowers_density():
+    stem = list(range(100))
+    shared, _ = workload_of([[*stem, i] for i in range(200, 210)], [50] * 10)
+    apart, _ = workload_of([[i, *stem] for i in range(200, 210)], [50] * 10)
+    assert node_costs(shared).density[0] < 0.7 * node_costs(apart).density[0]
