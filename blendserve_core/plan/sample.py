@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from blendserve_core.plan.groups import MAX_GROUP_DEPTH, MIN_GROUP_REQUESTS, column_groups, tree_groups
+from blendserve_core.plan.groups import MAX_GROUP_DEPTH, MIN_GROUP_REQUESTS, Groups, column_groups, tree_groups
 from blendserve_core.plan.tree import PrefixTree
 from blendserve_core.requests import RequestTable
 
@@ -24,7 +24,8 @@ def choose_sample(
 
     Groups are subtrees with at least 8 requests, divided by the column ``groups`` [R] where one is given. Where 8 of each
     would exceed ``fraction`` of the job and also a tenth of it or 1024, groups are coarser: inner ones join outer ones, and
-    small ones the rest, as far as needed. Where the fraction has room to spare, the least is 16 or 32.
+    small ones the rest, as far as needed. Outermost groups get 32 or 16 where half of ``fraction`` has room for that: a family
+    that stands alone has no siblings to learn from.
 
     Inside a group the sample is spread evenly over the tree. Rows of known length (``ignore_eos``) are left out, and
     ``fraction`` 0 samples nothing. The same seed gives the same sample. Raises ValueError for a fraction outside [0, 1].
@@ -36,22 +37,23 @@ def choose_sample(
         return np.empty(0, np.int64)
     num_requests = len(in_tree_order)
     budget = int(np.ceil(max(fraction * num_requests, min(MAX_SHARE * num_requests, MAX_MINIMUM))))
-    strata = _strata(tree, in_tree_order, budget, groups)
-    members = in_tree_order[np.argsort(strata[in_tree_order], kind="stable")]
-    sizes = np.bincount(strata[in_tree_order])
-    sizes = sizes[sizes > 0]
-    wanted = np.minimum(np.maximum(np.ceil(fraction * sizes), _least_samples(sizes, budget, fraction * num_requests)), sizes)
-    return np.sort(members[_spread_positions(sizes, wanted.astype(np.int64), np.random.default_rng(seed))])
+    groups_of_all = _finest_groups(tree, in_tree_order, budget, groups)
+    stratum = groups_of_all.of_request[in_tree_order]
+    sizes = np.bincount(stratum, minlength=groups_of_all.num_groups)
+    least = _least_samples(sizes, groups_of_all.parent <= 0, budget, fraction * num_requests)
+    wanted = np.minimum(np.maximum(np.ceil(fraction * sizes).astype(np.int64), least), sizes)
+    members = in_tree_order[np.argsort(stratum, kind="stable")]
+    return np.sort(members[_spread_positions(sizes, wanted, np.random.default_rng(seed))])
 
 
-def _strata(tree: PrefixTree, members: NDArray[np.int64], budget: int, column: NDArray | None) -> NDArray[np.int32]:
-    """[R] group of each request: the finest groups whose minimum samples fit ``budget``."""
+def _finest_groups(tree: PrefixTree, members: NDArray[np.int64], budget: int, column: NDArray | None) -> Groups:
+    """The finest groups whose minimum samples fit ``budget``; one group of all if none do."""
     for min_requests, max_depth in _coarser_and_coarser(len(members)):
         groups = tree_groups(tree, min_requests, max_depth)
-        strata = groups.of_request if column is None else column_groups(column, groups).of_request
-        if np.minimum(np.bincount(strata[members]), MIN_SAMPLES).sum() <= budget:
-            return strata
-    return np.zeros(len(tree.request_order), np.int32)
+        groups = groups if column is None else column_groups(column, groups)
+        if np.minimum(np.bincount(groups.of_request[members]), MIN_SAMPLES).sum() <= budget:
+            return groups
+    return Groups(np.zeros(len(tree.request_order), np.int32), np.array([-1], np.int32))
 
 
 def _coarser_and_coarser(num_requests: int) -> Iterator[tuple[int, int]]:
@@ -63,10 +65,13 @@ def _coarser_and_coarser(num_requests: int) -> Iterator[tuple[int, int]]:
         min_requests *= 2
 
 
-def _least_samples(sizes: NDArray[np.int64], budget: int, asked: float) -> int:
-    """Samples of the smallest groups: more than 8 while all groups' least takes up to half of what was asked for."""
-    for least in (4 * MIN_SAMPLES, 2 * MIN_SAMPLES):
-        if np.minimum(sizes, least).sum() <= asked / 2:
+def _least_samples(
+    sizes: NDArray[np.int64], is_outermost: NDArray[np.bool_], budget: int, num_asked: float
+) -> NDArray[np.int64] | int:
+    """[G] or scalar, the least number of samples of each group."""
+    for outermost in (4 * MIN_SAMPLES, 2 * MIN_SAMPLES):
+        least = np.where(is_outermost, outermost, MIN_SAMPLES)
+        if np.minimum(sizes, least).sum() <= num_asked / 2:
             return least
     return min(MIN_SAMPLES, budget)
 

@@ -37,18 +37,19 @@ def _own_weight(
     children = np.flatnonzero((groups.parent >= 0) & (num_samples > 0))
     parent, n = groups.parent[children], num_samples[children]
     size = groups.num_groups
-    # A single sample has no variance of its own, so siblings share one.
-    several = n >= 2
-    corrected = np.where(several, relative_variance[children] * n / np.maximum(n - 1, 1), 0.0)
-    overall = np.average(corrected, weights=n * several) if several.any() else 1.0
-    within = _mean_by(parent, corrected, n * several, size, overall)[parent]
+    # Siblings lend their variance to a group of few samples; a single sample has none of its own.
+    own = np.where(n >= 2, relative_variance[children] * n / np.maximum(n - 1, 1), 0.0)
+    weight = np.where(n >= 2, n, 0)
+    overall = np.average(own, weights=weight) if weight.any() else 1.0
+    siblings = _mean_by(parent, own, weight, size, overall)[parent]
+    within = (weight * own + SHAPE_SAMPLES * siblings) / (weight + SHAPE_SAMPLES)
     chance = np.maximum(within, MIN_VARIANCE) / n
     between = (log_mean[children] - log_mean[parent]) ** 2 - chance
     among_siblings = _mean_by(parent, between, np.ones(len(n)), size, 0.0)[parent]
     between = np.maximum(np.maximum(between, among_siblings), 0.0)
-    weight = np.zeros(size)
-    weight[children] = between / (between + chance)
-    return weight
+    own_weight = np.zeros(size)
+    own_weight[children] = between / (between + chance)
+    return own_weight
 
 
 def _mean_by(
