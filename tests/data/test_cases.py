@@ -106,7 +106,7 @@ def test_zero_rows_give_an_output_with_the_schema(run_case):
 
 
 def test_a_file_without_columns_has_no_prompt(tokenizer, tmp_path):
-    with pytest.raises(ValueError, match="no prompt column.*no columns"):
+    with pytest.raises(ValueError, match=r"no prompt column.*no columns"):
         stage_file(CASES / "no_columns.parquet", tokenizer, tmp_path)
 
 

@@ -1,0 +1,82 @@
+"""What stands for everything that changes an output: finished rows are found again under it, and anything new starts afresh."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import blendserve_core
+import schemas
+from schemas.parameters import JobParameters
+
+_CONFIG_FILES = ("config.json", "generation_config.json")
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+)  # fmt: skip
+_SAMPLED_BLOCKS = 64
+_BLOCK_BYTES = 1 << 20
+
+
+def job_fingerprint(parameters: JobParameters, source_digest: str, model_folder: Path) -> str:
+    """Hex digest over :func:`fingerprint_parts`."""
+    return _hash(json.dumps(fingerprint_parts(parameters, source_digest, model_folder), sort_keys=True).encode())
+
+
+def fingerprint_parts(parameters: JobParameters, source_digest: str, model_folder: Path) -> dict[str, str]:
+    """The digest part by part, to tell what has changed between two jobs.
+
+    In what order requests run, in how many shards and with how much memory changes no text, and is no part of it; but for a KV
+    pool that is smaller than the model's context, and so bounds prompts and outputs.
+    """
+    options = parameters.model_dump_json(include={"columns", "limit", "sampling", "dtype"})
+    return {
+        "requests": source_digest,
+        "options": _hash(json.dumps(json.loads(options), sort_keys=True).encode()),
+        "context": str(_context_tokens(parameters, model_folder)),
+        "weights": _hash(repr([_weights_identity(path) for path in sorted(model_folder.glob("*.safetensors"))]).encode()),
+        "model config": _hash_files(model_folder / name for name in _CONFIG_FILES),
+        "tokenizer": _hash_files(model_folder / name for name in _TOKENIZER_FILES),
+        "code": code_digest(),
+    }
+
+
+def _context_tokens(parameters: JobParameters, model_folder: Path) -> int | None:
+    config = json.loads((model_folder / "config.json").read_text(encoding="utf-8"))
+    bounds = (config.get("max_position_embeddings"), parameters.engine.kv_cache_tokens)
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def code_digest() -> str:
+    """Digest of the sources that turn a row into a text."""
+    roots = [Path(module.__path__[0]) for module in (blendserve_core, schemas)]
+    sources = (path for root in roots for pattern in ("*.py", "*.cpp", "*.inc") for path in sorted(root.rglob(pattern)))
+    return _hash_files(sources)
+
+
+def _weights_identity(path: Path) -> tuple[str, int, str]:
+    """Name, size, and a digest of header and blocks spread evenly over a weights file, which may have many gigabytes."""
+    size = path.stat().st_size
+    digest = hashlib.blake2b(digest_size=16)
+    step = max(_BLOCK_BYTES, size // _SAMPLED_BLOCKS)
+    with path.open("rb") as file:
+        for offset in [*range(0, size, step), max(0, size - _BLOCK_BYTES)]:
+            file.seek(offset)
+            digest.update(file.read(_BLOCK_BYTES))
+    return path.name, size, digest.hexdigest()
+
+
+def _hash_files(paths: Iterable[Path]) -> str:
+    """Digest over names and content of those files that exist."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        if path.exists():
+            content = path.read_bytes()
+            digest.update(f"{path.name}:{len(content)}:".encode() + content)
+    return digest.hexdigest()
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
