@@ -25,6 +25,7 @@ PREFECT_DEFAULTS = {
 COMMANDS = {
     "run": "Generate a text for every row of a dataset. The same command goes on where a stopped run ended.",
     "plan": "Plan a job and print the plan; nothing is generated.",
+    "simulate": "Plan and run a workload on a cost model's clock, without an engine.",
     "demo": "Run a job on demo requests: classify, answer and write about passages of Python's documentation.",
 }
 

@@ -72,12 +72,12 @@ def mmlu_like(num_requests: int, rng: np.random.Generator) -> Lengths:
 
 
 def openvid_like(num_requests: int, rng: np.random.Generator) -> Lengths:
-    """OpenVid-like, memory-heavy: mean 121 in and 16 K out, density 0.05; outputs are videos of five lengths."""
+    """OpenVid-like, memory-heavy: mean 121 in and 16 K out, density 0.05; outputs are videos of four lengths."""
     prompts = _lognormal(rng.standard_normal(num_requests), mean=121, variation=0.4)
     # Classes are dealt in exact proportion: with a few hundred requests, chance alone would move the density by 10 %.
     deal = (rng.permutation(num_requests) + 0.5) / max(num_requests, 1)
-    length_class = np.searchsorted(np.cumsum([0.20, 0.30, 0.29, 0.18]), deal, side="right")
-    outputs = np.array([4224, 8448, 16896, 33792, 67584], np.int32)[length_class]
+    length_class = np.searchsorted(np.cumsum([0.2333, 0.3167, 0.25]), deal, side="right")
+    outputs = np.array([2048, 8192, 20480, 40960], np.int32)[length_class]
     return _without_groups(prompts, outputs, num_system_tokens=1)
 
 
