@@ -60,14 +60,11 @@ _SCHEMA = pa.schema(
 
 def _classify(order: random.Random, num_requests: int) -> Iterator[dict[str, Any]]:
     """One label for a passage, after the same instructions and examples for all."""
-    labelled = [
-        (label, text) for label, names in _TOPICS_BY_LABEL.items() for name in names.split() for text in _passages(name)
-    ]
-    order.shuffle(labelled)
-    examples = [next(text for label, text in labelled if label == wanted) for wanted in _TOPICS_BY_LABEL]
-    shown = [f"Passage: {text}\nLabel: {label}" for label, text in zip(_TOPICS_BY_LABEL, examples, strict=True)]
+    by_label = {label: [t for name in names.split() for t in _passages(name)] for label, names in _TOPICS_BY_LABEL.items()}
+    examples = {label: order.choice(passages) for label, passages in by_label.items()}
+    shown = [f"Passage: {text}\nLabel: {label}" for label, text in examples.items()]
     instructions = f"Label each passage of Python's documentation with one of: {', '.join(_TOPICS_BY_LABEL)}."
-    asked = sorted({text for texts in passages.values() for text in texts} - set(examples.values()))
+    asked = sorted({text for passages in by_label.values() for text in passages} - set(examples.values()))
     order.shuffle(asked)
     for number, text in enumerate(_cycled(asked, num_requests)):
         prompt = "\n\n".join([instructions, *shown, f"Passage: {text}\nLabel:"])
