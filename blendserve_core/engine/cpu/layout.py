@@ -19,8 +19,8 @@ def token_positions(step: StepPlan) -> NDArray[np.int32]:
     return np.repeat(first, num_new_tokens(step)) + np.arange(step.num_tokens, dtype=np.int32)
 
 
-def token_slots(step: StepPlan, positions: NDArray[np.int32], page_size: int) -> NDArray[np.int32]:
+def token_slots(step: StepPlan, positions: NDArray[np.int32], page_size: int) -> NDArray[np.int64]:
     """[T] slot (page * page_size + offset) that takes each new token's key and value."""
     first_page = np.repeat(step.page_indptr[:-1], num_new_tokens(step))
     pages = step.page_indices[first_page + positions // page_size]
-    return pages * np.int32(page_size) + positions % page_size
+    return pages.astype(np.int64) * page_size + positions % page_size
