@@ -97,7 +97,7 @@ def _passages(name: str) -> list[str]:
     """Paragraphs of running text of a topic, of some 25 to 100 words; none where this Python has no such topic."""
     paragraphs = re.split(r"\n\s*\n", topics.get(name, ""))
     running = [" ".join(text.split()) for text in paragraphs if text[:1].isalpha()]
-    return [text for text in running if 160 <= len(text) <= 640]
+    return [text for text in running if 160 <= len(text) <= 640 and not text.endswith(":")]
 
 
 def _cycled(items: list[Any], count: int) -> Iterator[Any]:

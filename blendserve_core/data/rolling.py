@@ -19,7 +19,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 class RollingWriter:
-    """Rows into files ``<stem>-00000.parquet`` and on, each closed once it has ``max_rows`` or ``max_bytes``.
+    """Rows into files ``<stem>-00000.parquet`` and on, of at most ``max_rows``, closed once they have ``max_bytes``.
 
     There is always at least one file, so that the schema is on disk even without a row.
     """
@@ -42,6 +42,13 @@ class RollingWriter:
         return list(self._paths)
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
+        offset = 0
+        while offset < rows.num_rows:
+            fitting = rows.slice(offset, self._max_rows - self._num_rows)
+            self._write(fitting)
+            offset += fitting.num_rows
+
+    def _write(self, rows: pa.RecordBatch | pa.Table) -> None:
         writer = self._writer or self._open()
         writer.write(rows)
         self._num_rows += rows.num_rows
@@ -59,11 +66,11 @@ class RollingWriter:
         path = self._folder / f"{self._stem}-{len(self._paths):05d}.parquet"
         self._writer = parquet_writer(temporary_path(path), self._schema)
         self._paths.append(path)
-        self._num_rows = self._num_bytes = 0
         return self._writer
 
     def _close(self) -> None:
         assert self._writer is not None
         self._writer.close()
         self._writer = None
+        self._num_rows = self._num_bytes = 0
         put_in_place(temporary_path(self._paths[-1]), self._paths[-1])
