@@ -98,10 +98,14 @@ def expected_remaining_tokens(
 
 
 def longest_tokens(estimates: LengthEstimates, max_tokens: NDArray[np.int32]) -> NDArray[np.float64]:
-    """[R] how long the longest outputs of each request's group are thought to get."""
+    """[R] how long the longest output of each request's group is expected to get, within the request's limit."""
     if len(estimates.bin_tokens) == 0:
         return estimates.mean_tokens.astype(np.float64)
-    return np.minimum(estimates.bin_tokens[estimates.group, -1], max_tokens).astype(np.float64)
+    num_requests = np.bincount(estimates.group, minlength=len(estimates.bin_tokens))
+    # Of n outputs the longest lies about at the quantile 1 - 1 / 2n.
+    top_bin = np.searchsorted(BIN_EDGES, 1 - 0.5 / np.maximum(num_requests, 1), side="right") - 1
+    longest = estimates.bin_tokens[np.arange(len(top_bin)), top_bin]
+    return np.minimum(longest[estimates.group], max_tokens).astype(np.float64)
 
 
 def estimate_error(estimates: LengthEstimates, actual: NDArray) -> LengthError:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blendserve_core.perf.cost import CostModel, Scalars
 from blendserve_core.perf.optimum import REFERENCE_STEP_TOKENS
 from blendserve_core.plan.arrays import sum_by
 from blendserve_core.plan.sharing import shared_with_previous
@@ -38,30 +37,35 @@ def predict(workload: Workload, order: NDArray[np.int64], shard_indptr: NDArray[
 
     cached = np.where(np.diff(shard, prepend=-1) > 0, 0, shared_with_previous(workload.tree, order))
     tc_s, tm_s = workload.compute_s(order, cached), workload.memory_s(order)
-    num_steps = _num_steps(workload, order, cached, window)
-    seconds = _seconds(workload.cost, sum_by(window, tc_s), sum_by(window, tm_s), num_steps)
     longest = np.zeros(num_shards)
     np.maximum.at(longest, shard, workload.longest_tokens()[order])
-    num_tail_steps = np.maximum(longest - sum_by(shard_of_window, num_steps, num_shards), 0.0)
+    num_steps = _at_least(longest, _num_steps(workload, order, cached, window), shard_of_window)
+    cost = workload.cost
+    seconds = cost.combine(
+        sum_by(window, tc_s) + cost.gemm_fixed_s * num_steps, sum_by(window, tm_s) + cost.decode_fixed_s * num_steps
+    )
     return Prediction(
         tc_s=sum_by(shard, tc_s, num_shards),
         tm_s=sum_by(shard, tm_s, num_shards),
-        predicted_s=sum_by(shard_of_window, seconds, num_shards) + _seconds(workload.cost, 0.0, 0.0, num_tail_steps),
+        predicted_s=sum_by(shard_of_window, seconds, num_shards),
     )
 
 
 def _num_steps(
     workload: Workload, order: NDArray[np.int64], num_cached_tokens: NDArray[np.int32], window: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """[W] steps each window takes: with all KV reads at a full pool, or all tokens in full steps."""
+    """[W] steps each window's work takes: all KV reads at a full pool, or all tokens in full steps."""
     num_tokens = workload.num_prompt_tokens[order] - num_cached_tokens + workload.estimates.mean_tokens[order]
     pool_steps = sum_by(window, workload.kv_reads(order)) / workload.cost.kv_capacity_tokens
     return np.maximum(pool_steps, sum_by(window, num_tokens.astype(np.float64)) / REFERENCE_STEP_TOKENS)
 
 
-def _seconds(cost: CostModel, tc_s: Scalars, tm_s: Scalars, num_steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds of work that takes so many steps."""
-    return cost.combine(tc_s + cost.gemm_fixed_s * num_steps, tm_s + cost.decode_fixed_s * num_steps)
+def _at_least(
+    longest: NDArray[np.float64], num_steps: NDArray[np.float64], shard_of_window: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """[W] steps, stretched where a shard's work takes fewer than its longest output [N] has tokens."""
+    of_work = np.maximum(sum_by(shard_of_window, num_steps, len(longest)), np.finfo(float).tiny)
+    return num_steps * np.maximum(longest / of_work, 1.0)[shard_of_window]
 
 
 def _windows(workload: Workload, order: NDArray[np.int64], shard: NDArray[np.int64]) -> NDArray[np.int64]:
