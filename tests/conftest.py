@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tiny_requests import write_requests
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-QUESTIONS = ["What is a list?", "What is a dict?", "What is a set?", "Say yes or no.", "Say a word.", "Count to three."]
 
 
 @pytest.fixture(scope="session")
@@ -60,11 +58,7 @@ def _byte_tokenizer():
 
 @pytest.fixture
 def requests_file(tmp_path: Path) -> Path:
-    """Twelve short prompts that share a beginning, with a column of the user's own."""
-    prompts = [f"You are brief. {question}" for question in QUESTIONS * 2]
-    path = tmp_path / "requests.parquet"
-    pq.write_table(pa.table({"prompt": prompts, "topic": [number % 3 for number in range(len(prompts))]}), path)
-    return path
+    return write_requests(tmp_path / "requests.parquet")
 
 
 @pytest.fixture(scope="session")

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tiny_requests import write_requests
 
-from blendserve_core.job.job import Job, JobFailed
-from blendserve_core.job.prepare import prepare
+from blendserve_core.job.job import JobFailed
 from blendserve_core.job.run import run_job
+from blendserve_core.workspace import Workspace
 from schemas.manifest import EngineManifest, Manifest
 from schemas.parameters import EngineOptions, JobParameters, SamplingDefaults
-
-ENGINE = EngineOptions(kv_cache_tokens=2048, max_sequences=8, threads=1)
 
 
 @pytest.fixture
 def parameters(requests_file: Path, tiny_model_folder: Path, tmp_path: Path) -> JobParameters:
+    """A job without a warm-up, so that it starts one engine per shard and no more."""
+    return tiny_job(requests_file, tiny_model_folder, tmp_path / "out").model_copy(update={"sample_fraction": 0.0})
+
+
+def tiny_job(requests: Path, model: Path, output: Path) -> JobParameters:
     return JobParameters(
-        requests=str(requests_file),
-        output=str(tmp_path / "out"),
-        model=str(tiny_model_folder),
+        requests=str(requests),
+        output=str(output),
+        model=str(model),
+        dtype="float32",
         sampling=SamplingDefaults(max_tokens=6),
-        engine=ENGINE,
+        engine=EngineOptions(kv_cache_tokens=2048, max_sequences=8, threads=1),
     )
 
 
@@ -32,8 +38,31 @@ def with_changes(parameters: JobParameters, **changes: object) -> JobParameters:
     return JobParameters.model_validate(parameters.model_dump() | changes)
 
 
-def test_a_job_gives_one_row_per_request_in_input_order(parameters: JobParameters) -> None:
-    manifest = run_job(parameters)
+@pytest.fixture(scope="module")
+def finished(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[JobParameters, Manifest]:
+    """A job with a warm-up and one shard, done once for all tests that only look at what it left."""
+    folder = tmp_path_factory.mktemp("finished")
+    parameters = tiny_job(write_requests(folder / "requests.parquet"), tiny_model_folder, folder / "out")
+    return parameters, run_job(parameters)
+
+
+def engine_folders(manifest: Manifest) -> list[Path]:
+    return Workspace(Path(manifest.report).parent, manifest.fingerprint).engine_folders
+
+
+def engine_manifests(manifest: Manifest) -> list[EngineManifest]:
+    paths = [folder / "manifest.json" for folder in engine_folders(manifest)]
+    return [EngineManifest.read(path) for path in paths if path.exists()]
+
+
+def part_rows(manifest: Manifest) -> list[tuple[int, int]]:
+    parts = [part for folder in engine_folders(manifest) for part in folder.glob("part-*.parquet")]
+    rows = [row for part in parts for row in pq.read_table(part, columns=["row", "sample_index"]).to_pylist()]
+    return sorted((row["row"], row["sample_index"]) for row in rows)
+
+
+def test_a_job_gives_one_row_per_request_in_input_order(finished: tuple[JobParameters, Manifest]) -> None:
+    parameters, manifest = finished
     given = pq.read_table(parameters.requests)
     published = pq.read_table(manifest.generations)
     assert published.select(given.column_names).equals(given)
@@ -43,62 +72,61 @@ def test_a_job_gives_one_row_per_request_in_input_order(parameters: JobParameter
     assert manifest.num_output_tokens == sum(published["num_output_tokens"].to_pylist())
 
 
-def test_the_throughput_is_all_tokens_by_the_engines_time(parameters: JobParameters) -> None:
-    manifest = run_job(parameters)
+def test_the_throughput_is_all_tokens_by_the_time_of_all_engines(finished: tuple[JobParameters, Manifest]) -> None:
+    _, manifest = finished
+    warm_up, shard = engine_manifests(manifest)
+    assert manifest.generate_s == warm_up.generate_s + shard.generate_s
+    assert manifest.engine_start_s == warm_up.engine_start_s + shard.engine_start_s
     num_tokens = manifest.num_prompt_tokens + manifest.num_output_tokens
     assert manifest.tokens_per_s == pytest.approx(num_tokens / manifest.generate_s)
-    assert manifest.generate_s >= sum(run.generate_s for run in engine_manifests(parameters))
 
 
-def engine_manifests(parameters: JobParameters) -> list[EngineManifest]:
-    folders = prepare(parameters).workspace.engine_folders
-    return [EngineManifest.read(folder / "manifest.json") for folder in folders if (folder / "manifest.json").exists()]
+def test_the_warm_up_is_a_part_of_the_job_and_no_row_is_done_twice(finished: tuple[JobParameters, Manifest]) -> None:
+    _, manifest = finished
+    warm_up, shard = engine_manifests(manifest)
+    assert 0 < warm_up.num_sequences < manifest.num_rows
+    assert warm_up.num_sequences + shard.num_sequences == manifest.num_rows
+    assert part_rows(manifest) == [(row, 0) for row in range(manifest.num_rows)]
 
 
-def test_the_report_says_what_ran_and_where_the_files_are(parameters: JobParameters) -> None:
-    manifest = run_job(parameters)
+def test_the_report_says_what_ran_and_where_the_files_are(finished: tuple[JobParameters, Manifest]) -> None:
+    parameters, manifest = finished
     report = Path(manifest.report).read_text(encoding="utf-8")
     for expected in (parameters.requests, parameters.model, manifest.generations, f"{manifest.num_output_tokens:,}"):
         assert expected in report
 
 
-def test_a_finished_job_is_not_run_again(parameters: JobParameters) -> None:
-    manifest = run_job(parameters)
+def test_a_finished_job_is_not_run_again(finished: tuple[JobParameters, Manifest]) -> None:
+    parameters, manifest = finished
     written = Path(manifest.generations).stat().st_mtime_ns
     assert run_job(parameters) == manifest
     assert Path(manifest.generations).stat().st_mtime_ns == written
 
 
-def test_two_shards_are_two_engines_that_share_the_rows(parameters: JobParameters) -> None:
-    parameters = with_changes(parameters, shards=2, sample_fraction=0.0)
+def test_two_shards_are_two_engines_whose_rows_are_those_of_one(
+    finished: tuple[JobParameters, Manifest], tmp_path: Path
+) -> None:
+    parameters = with_changes(finished[0], output=str(tmp_path / "two"), shards=2, sample_fraction=0.0)
     manifest = run_job(parameters)
-    engines = engine_manifests(parameters)
+    engines = engine_manifests(manifest)
     assert manifest.num_shards == len(engines) == 2
     assert sum(engine.num_sequences for engine in engines) == manifest.num_rows
     assert all(engine.num_sequences > 0 for engine in engines)
+    one, two = (pq.read_table(each.generations)["output_token_ids"] for each in (finished[1], manifest))
+    assert two.equals(one)
 
 
-def test_the_number_of_shards_changes_no_row(parameters: JobParameters, tmp_path: Path) -> None:
-    parameters = with_changes(parameters, dtype="float32")
-    one = pq.read_table(run_job(parameters).generations)
-    two = pq.read_table(run_job(with_changes(parameters, shards=2, output=str(tmp_path / "two"))).generations)
-    assert one["output_token_ids"].equals(two["output_token_ids"])
-
-
-def test_a_job_goes_on_with_other_shards_and_policy_without_redoing_a_row(parameters: JobParameters) -> None:
-    run_job(parameters)
-    job = prepare(parameters)
-    before = part_rows(job)
-    job.workspace.manifest.unlink()
-    manifest = run_job(with_changes(parameters, shards=2, policy="first-come"))
-    assert part_rows(job) == before
+def test_a_job_goes_on_with_other_shards_and_policy_without_redoing_a_row(
+    finished: tuple[JobParameters, Manifest], tmp_path: Path
+) -> None:
+    parameters, before = finished
+    output = tmp_path / "copy"
+    shutil.copytree(parameters.output, output, ignore=shutil.ignore_patterns("manifest.json"))
+    changed = with_changes(parameters, output=str(output), shards=2, policy="first-come")
+    manifest = run_job(changed)
+    assert part_rows(manifest) == part_rows(before)
     assert (manifest.num_shards, manifest.policy) == (2, "first-come")
-
-
-def part_rows(job: Job) -> list[tuple[int, int]]:
-    parts = [part for folder in job.workspace.engine_folders for part in folder.glob("*.parquet")]
-    rows = [row for part in parts for row in pq.read_table(part, columns=["row", "sample_index"]).to_pylist()]
-    return sorted((row["row"], row["sample_index"]) for row in rows)
+    assert manifest.num_output_tokens == before.num_output_tokens
 
 
 @pytest.fixture
@@ -110,19 +138,23 @@ def requests_with_bad_rows(tmp_path: Path) -> Path:
 
 
 def test_bad_rows_become_errors_and_leave_the_others_alone(parameters: JobParameters, requests_with_bad_rows: Path) -> None:
-    manifest = run_job(with_changes(parameters, requests=str(requests_with_bad_rows), max_error_rate=0.5))
+    parameters = with_changes(parameters, requests=str(requests_with_bad_rows), max_error_rate=0.5)
+    manifest = run_job(parameters)
     published = pq.read_table(manifest.generations).to_pylist()
     assert [row["finish_reason"] == "error" for row in published] == [False, True, False, True, True, False]
     assert all((row["error"] is not None) == (row["finish_reason"] == "error") for row in published)
     assert manifest.num_errors == 3
-
-
-def test_too_many_bad_rows_fail_the_job_and_everything_is_kept(parameters: JobParameters, requests_with_bad_rows: Path) -> None:
-    parameters = with_changes(parameters, requests=str(requests_with_bad_rows), max_error_rate=0.4)
     with pytest.raises(JobFailed, match="3 of 6 rows"):
-        run_job(parameters)
-    manifest = Manifest.read(Path(parameters.output) / "manifest.json")
+        run_job(with_changes(parameters, max_error_rate=0.4))
     assert pq.read_table(manifest.generations).num_rows == 6
+
+
+def test_a_job_whose_rows_are_all_bad_still_publishes_them(parameters: JobParameters, tmp_path: Path) -> None:
+    requests = tmp_path / "all-bad.parquet"
+    pq.write_table(pa.table({"prompt": pa.array([None, ""], pa.string())}), requests)
+    manifest = run_job(with_changes(parameters, requests=str(requests), max_error_rate=1.0))
+    assert (manifest.num_rows, manifest.num_errors, manifest.num_output_tokens) == (2, 2, 0)
+    assert pq.read_table(manifest.generations)["finish_reason"].to_pylist() == ["error", "error"]
 
 
 def test_requests_that_are_not_there_end_the_job_before_it_begins(parameters: JobParameters, tmp_path: Path) -> None:
@@ -132,6 +164,6 @@ def test_requests_that_are_not_there_end_the_job_before_it_begins(parameters: Jo
 
 def test_every_sample_of_a_row_has_a_row_of_its_own(parameters: JobParameters) -> None:
     sampling = SamplingDefaults(max_tokens=4, n=3, temperature=1.0)
-    manifest = run_job(with_changes(parameters, sampling=sampling.model_dump()))
+    manifest = run_job(with_changes(parameters, limit=4, sampling=sampling.model_dump()))
     published = pq.read_table(manifest.generations)
     assert published["sample_index"].to_pylist() == [0, 1, 2] * manifest.num_requests

@@ -1,0 +1,17 @@
+"""A request file that tiny engines finish in a moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+QUESTIONS = ["What is a list?", "What is a dict?", "What is a set?", "Say yes or no.", "Say a word.", "Count to three."]
+
+
+def write_requests(path: Path) -> Path:
+    """Twelve short prompts that share a beginning, with a column of the user's own."""
+    prompts = [f"You are brief. {question}" for question in QUESTIONS * 2]
+    pq.write_table(pa.table({"prompt": prompts, "topic": [number % 3 for number in range(len(prompts))]}), path)
+    return path
