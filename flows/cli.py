@@ -9,6 +9,7 @@ from importlib.metadata import version
 from cyclopts import App, CycloptsError, Parameter
 from pydantic import ValidationError
 
+from blendserve_core.job.interrupt import Interrupted
 from blendserve_core.job.job import JobFailed
 from blendserve_core.supervise import EngineError
 
@@ -49,7 +50,7 @@ def call(arguments: list[str]) -> int:
     """Run one command and return its exit status, 0 only if the job did what was asked. A user's mistake is one line."""
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except (JobFailed, EngineError) as error:
+    except (JobFailed, EngineError, Interrupted) as error:
         return _complain(str(error), FAILED)
     except (CycloptsError, ValueError, OSError) as error:
         return _complain(_one_line(error), USER_ERROR)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from blendserve_core.job.attempts import remember_attempt
-from blendserve_core.job.interrupt import until_interrupted
+from blendserve_core.job.interrupt import Interrupted, until_interrupted
 from blendserve_core.job.job import Job
 from blendserve_core.supervise import run_engine
 from schemas.manifest import EngineManifest, Progress
@@ -61,4 +61,7 @@ def run_engine_once(
         engine=job.parameters.engine,
         stop_at_finished=stop_at_finished,
     )
-    return run_engine(spec, until_interrupted(job, on_progress))
+    manifest = run_engine(spec, until_interrupted(job, on_progress))
+    if manifest.interrupted:
+        raise Interrupted(f"the engine in {output_folder} was told to stop; started again, the job goes on from there")
+    return manifest
