@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 MAX_BATCH_ROWS = 4096
 MAX_BATCH_BYTES = 32 << 20
 
 
-def num_batch_rows(num_bytes: int, num_rows: int) -> int:
-    """Rows of a batch, given the size of them all: a few thousand, fewer where rows are large."""
-    bytes_per_row = num_bytes / max(num_rows, 1)
+def num_batch_rows(parquet: pq.FileMetaData) -> int:
+    """Rows of a batch of a Parquet file: a few thousand, fewer where rows are large."""
+    num_bytes = sum(parquet.row_group(i).total_byte_size for i in range(parquet.num_row_groups))
+    return rows_of_size(num_bytes / max(parquet.num_rows, 1))
+
+
+def rows_of_size(bytes_per_row: float) -> int:
     return max(1, min(MAX_BATCH_ROWS, int(MAX_BATCH_BYTES / max(bytes_per_row, 1.0))))
 
 

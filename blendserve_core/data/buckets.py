@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 MIN_BUCKET_ROWS = 8192
 MAX_BUCKETS = 256
@@ -39,15 +38,15 @@ class Buckets:
         for writer in self._writers:
             writer.close()
 
-    def load(self, bucket: int) -> tuple[pa.Table, NDArray[np.int64], NDArray[np.int32]]:
-        """One bucket sorted by (row, sample_index), and these two as arrays. Of equal ones only the first is there."""
+    def load(self, bucket: int) -> pa.Table:
+        """One bucket sorted by (row, sample_index). Of those that are equal in both only the first to come is there."""
         table = pa.ipc.open_file(pa.memory_map(str(self._paths[bucket]))).read_all().combine_chunks()
         rows, samples = table.column("row").to_numpy(), table.column("sample_index").to_numpy()
         order = np.lexsort((samples, rows))
         rows, samples = rows[order], samples[order]
         is_first = np.ones(len(order), dtype=np.bool_)
         is_first[1:] = (rows[1:] != rows[:-1]) | (samples[1:] != samples[:-1])
-        return table.take(order[is_first]), rows[is_first], samples[is_first]
+        return table.take(order[is_first])
 
 
 def grouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from blendserve_core.data.batches import MAX_BATCH_ROWS, first_rows, num_batch_rows
+from blendserve_core.data.batches import first_rows, rows_of_size
 from blendserve_core.data.parquet_types import as_parquet_stores
 from blendserve_core.data.unify import conform
+from blendserve_core.data.views import without_views
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _SAVED_MARKS = ("state.json", "dataset_dict.json")
@@ -25,6 +26,7 @@ class HuggingFaceSource:
         self._dataset = dataset.with_format("arrow")
         self._limit = limit
         self.schema = as_parquet_stores(dataset.features.arrow_schema)
+        self._read_schema = without_views(self.schema)
 
     @classmethod
     def load(cls, name: str, split: str | None, revision: str | None, limit: int | None) -> HuggingFaceSource:
@@ -52,11 +54,11 @@ class HuggingFaceSource:
     def _all_batches(self) -> Iterator[pa.RecordBatch]:
         for table in self._dataset.iter(batch_size=self._rows_per_batch()):
             for batch in table.combine_chunks().to_batches():
-                yield conform(batch, self.schema)
+                yield conform(batch, self._read_schema)
 
     def _rows_per_batch(self) -> int:
-        num_rows = self._dataset.num_rows
-        return num_batch_rows(self._dataset.data.nbytes, num_rows) if num_rows else MAX_BATCH_ROWS
+        data = self._dataset.data
+        return rows_of_size(data.nbytes / max(data.num_rows, 1))
 
 
 def is_saved_dataset(name: str) -> bool:

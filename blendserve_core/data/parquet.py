@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from blendserve_core.data.batches import first_rows, num_batch_rows
 from blendserve_core.data.files import InputFile, digest_of
 from blendserve_core.data.unify import conform, unify_schemas
+from blendserve_core.data.views import without_views
 
 _READ_BUFFER_BYTES = 1 << 20
 
@@ -21,6 +22,7 @@ class ParquetSource:
         self._files = files
         self._limit = limit
         self.schema = unify_schemas((file.path, _schema_with_partitions(file)) for file in files).remove_metadata()
+        self._read_schema = without_views(self.schema)
 
     @property
     def digest(self) -> str:
@@ -32,13 +34,13 @@ class ParquetSource:
     def _all_batches(self) -> Iterator[pa.RecordBatch]:
         for file in self._files:
             for batch in _read(file):
-                yield conform(_with_partitions(batch, file), self.schema)
+                yield conform(_with_partitions(batch, file), self._read_schema)
 
 
 def _read(file: InputFile) -> Iterator[pa.RecordBatch]:
     try:
         with _open(file) as parquet:
-            yield from parquet.iter_batches(batch_size=_rows_per_batch(parquet.metadata))
+            yield from parquet.iter_batches(batch_size=num_batch_rows(parquet.metadata))
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{file.path}: cannot be read to its end: {error}") from error
 
@@ -47,11 +49,6 @@ def _open(file: InputFile) -> pq.ParquetFile:
     # A buffered stream reads a column chunk piece by piece: memory does not grow with the row group.
     source = file.path if file.is_local else file.open()
     return pq.ParquetFile(source, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False)
-
-
-def _rows_per_batch(metadata: pq.FileMetaData) -> int:
-    num_bytes = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    return num_batch_rows(num_bytes, metadata.num_rows)
 
 
 def _schema_with_partitions(file: InputFile) -> pa.Schema:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
@@ -15,18 +16,18 @@ from numpy.typing import NDArray
 from blendserve_core.data.batches import num_batch_rows
 from blendserve_core.data.buckets import Buckets, grouped
 from blendserve_core.data.durable import put_in_place, temporary_path
+from blendserve_core.data.outcomes import check_outcomes
 from blendserve_core.data.output_schema import added_names, output_schema
-from blendserve_core.data.parts import finished_keys, read_generations, read_parts
+from blendserve_core.data.parts import read_generations, read_parts
 from blendserve_core.data.rolling import RollingWriter
 from blendserve_core.data.staged_files import ERRORS_FILE, MANIFEST_FILE, input_parts
 from blendserve_core.data.unify import conform
-from blendserve_core.requests import RequestTable
+from blendserve_core.data.views import without_views
 from schemas.arrow import GENERATION_SCHEMA
 from schemas.manifest import StageManifest
 
 MAX_FILE_ROWS = 1_000_000
 MAX_FILE_BYTES = 2 << 30
-_NUM_NAMED = 10
 
 
 class PublishCounts(TypedDict):
@@ -40,139 +41,113 @@ class PublishCounts(TypedDict):
     num_output_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The output's schema, and the names in it of the columns of outcomes, which follow the input's own."""
+
+    schema: pa.Schema
+    added: dict[str, str]
+
+    @property
+    def outcome_columns(self) -> list[str]:
+        return ["row", *(column for column in self.added if column != "request_id")]
+
+
 def publish(staged: Path, engine_folders: Iterable[Path], output: Path, *, max_file_rows: int = MAX_FILE_ROWS) -> PublishCounts:
-    """Write the generations to ``output``, one Parquet file, or a folder of them from ``max_file_rows`` on.
+    """Write the generations to ``output``: one Parquet file, or a folder of them beyond ``max_file_rows``.
 
     Outcomes are the error rows of ``staged`` and the part files of ``engine_folders``. One row per input row and sample, whose
     first outcome counts. Raises ValueError naming rows that have none; ``output`` appears only when it is whole.
     """
     folders = list(engine_folders)
-    manifest = StageManifest.read(staged / MANIFEST_FILE)
-    expected = _expected_keys(staged)
-    num_found = _require_all(expected, staged, folders)
+    num_rows, num_duplicates = check_outcomes(staged, folders)
+    layout = _layout(staged)
     working = temporary_path(output)
     shutil.rmtree(working, ignore_errors=True)
     working.mkdir(parents=True)
-    input_schema = pq.read_schema(input_parts(staged)[0])
-    schema = output_schema(input_schema, has_request_id=manifest.has_request_id, wants_logprobs=manifest.wants_logprobs)
+    buckets = _fill_buckets(working, staged, folders, layout)
     counts = PublishCounts(
-        num_rows=len(expected), num_errors=0, num_duplicates=num_found - len(expected),
+        num_rows=num_rows, num_errors=0, num_duplicates=num_duplicates,
         num_prompt_tokens=0, num_cached_tokens=0, num_output_tokens=0,
     )  # fmt: skip
-    buckets = _fill_buckets(working, staged, folders, manifest)
-    with RollingWriter(working, "part", schema, max_file_rows, MAX_FILE_BYTES) as writer:
-        for table in grouped(_output_batches(staged, buckets, schema, manifest, counts), schema):
+    with RollingWriter(working, "part", layout.schema, max_file_rows, MAX_FILE_BYTES) as writer:
+        for table in grouped(_output_batches(staged, buckets, layout, counts), without_views(layout.schema)):
             writer.write(table)
     _replace(output, working, writer.paths)
     return counts
 
 
-def _expected_keys(staged: Path) -> NDArray[np.int64]:
-    """[num_rows, 2] row and sample index of every outcome the job owes, in output order."""
-    requests = RequestTable.load(staged)
-    rows = [batch.column("row").to_numpy() for batch in read_generations(staged / ERRORS_FILE, ["row"])]
-    bad = np.concatenate([np.zeros(0, dtype=np.int64), *rows])
-    keys = np.concatenate(
-        [
-            np.stack([requests.row, requests.sample_index.astype(np.int64)], axis=1),
-            np.stack([bad, np.zeros_like(bad)], axis=1),
-        ]
+def _layout(staged: Path) -> _Layout:
+    manifest = StageManifest.read(staged / MANIFEST_FILE)
+    own = pq.read_schema(input_parts(staged)[0])
+    has_request_id, wants_logprobs = manifest.has_request_id, manifest.wants_logprobs
+    return _Layout(
+        output_schema(own, has_request_id=has_request_id, wants_logprobs=wants_logprobs),
+        added_names(own, has_request_id=has_request_id, wants_logprobs=wants_logprobs),
     )
-    return keys[np.argsort(keys[:, 0], kind="stable")]
 
 
-def _require_all(expected: NDArray[np.int64], staged: Path, folders: list[Path]) -> int:
-    """Check that each expected outcome is on disk; returns how many there are, with those that came twice."""
-    rows, samples = finished_keys(folders)
-    stride = 1 + int(max(expected[:, 1].max(initial=0), samples.max(initial=0)))
-    bad = pq.read_table(staged / ERRORS_FILE, columns=["row"]).column("row").to_numpy()
-    wanted = expected[:, 0] * stride + expected[:, 1]
-    found = np.concatenate([rows * stride + samples, bad * stride])
-    missing = wanted[~np.isin(wanted, found)]
-    if len(missing):
-        named = ", ".join(str(row) for row in np.unique(missing // stride)[:_NUM_NAMED])
-        raise ValueError(
-            f"{len(missing)} sequences have no outcome yet; input rows (from 0): {named}"
-            f"{' and more' if len(missing) > _NUM_NAMED else ''}. Run the job again to generate them."
-        )
-    assert np.isin(found, wanted).all(), "an outcome of a request that is not in the job"
-    return len(found)
-
-
-def _fill_buckets(working: Path, staged: Path, folders: list[Path], manifest: StageManifest) -> Buckets:
-    columns = [name for name in GENERATION_SCHEMA.names if name != "logprobs" or manifest.wants_logprobs]
-    schema = pa.schema([GENERATION_SCHEMA.field(name) for name in columns])
-    buckets = Buckets(working, schema, manifest.num_requests)
-    buckets.add(conform(batch, schema) for batch in read_generations(staged / ERRORS_FILE, columns))
-    buckets.add(conform(batch, schema) for batch in read_parts(folders, columns))
+def _fill_buckets(working: Path, staged: Path, folders: list[Path], layout: _Layout) -> Buckets:
+    schema = pa.schema([GENERATION_SCHEMA.field(name) for name in layout.outcome_columns])
+    num_rows = sum(pq.read_metadata(part).num_rows for part in input_parts(staged))
+    buckets = Buckets(working, schema, num_rows)
+    buckets.add(conform(batch, schema) for batch in read_generations(staged / ERRORS_FILE, schema.names))
+    buckets.add(conform(batch, schema) for batch in read_parts(folders, schema.names))
     buckets.close()
     return buckets
 
 
-def _output_batches(
-    staged: Path, buckets: Buckets, schema: pa.Schema, manifest: StageManifest, counts: PublishCounts
-) -> Iterator[pa.RecordBatch]:
+def _output_batches(staged: Path, buckets: Buckets, layout: _Layout, counts: PublishCounts) -> Iterator[pa.RecordBatch]:
     """Input rows joined with their outcomes, in input order; counts what passes."""
-    bucket, loaded = -1, None
+    bucket, outcomes = -1, None
     for first_row, batch in _input_slices(staged, buckets.bucket_rows):
-        if first_row // buckets.bucket_rows != bucket or loaded is None:
+        if first_row // buckets.bucket_rows != bucket or outcomes is None:
             bucket = first_row // buckets.bucket_rows
-            loaded = buckets.load(bucket)
-        table, rows, _ = loaded
+            outcomes = buckets.load(bucket)
+        rows = outcomes.column("row").to_numpy()
         start, end = np.searchsorted(rows, [first_row, first_row + batch.num_rows])
-        outcomes = table.slice(start, end - start)
-        _count(counts, outcomes)
-        yield _join(batch, rows[start:end] - first_row, first_row, outcomes, schema, manifest)
+        own_outcomes = outcomes.slice(start, end - start)
+        _count(counts, own_outcomes)
+        yield _join(batch, first_row, own_outcomes, layout)
 
 
 def _input_slices(staged: Path, bucket_rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The input's rows in batches that do not cross a bucket's edge, with the number of their first row."""
     first_row = 0
+    for batch in _input_batches(staged):
+        offset = 0
+        while offset < batch.num_rows:
+            num_rows = min(batch.num_rows - offset, bucket_rows - first_row % bucket_rows)
+            yield first_row, batch.slice(offset, num_rows)
+            offset, first_row = offset + num_rows, first_row + num_rows
+
+
+def _input_batches(staged: Path) -> Iterator[pa.RecordBatch]:
     for path in input_parts(staged):
         with pq.ParquetFile(path) as part:
-            num_bytes = sum(part.metadata.row_group(i).total_byte_size for i in range(part.metadata.num_row_groups))
-            for batch in part.iter_batches(batch_size=num_batch_rows(num_bytes, part.metadata.num_rows)):
-                offset = 0
-                while offset < batch.num_rows:
-                    num_rows = min(batch.num_rows - offset, bucket_rows - first_row % bucket_rows)
-                    yield first_row, batch.slice(offset, num_rows)
-                    offset, first_row = offset + num_rows, first_row + num_rows
+            for batch in part.iter_batches(batch_size=num_batch_rows(part.metadata)):
+                yield conform(batch, without_views(batch.schema))
 
 
-def _join(
-    batch: pa.RecordBatch,
-    positions: NDArray[np.int64],
-    first_row: int,
-    outcomes: pa.Table,
-    schema: pa.Schema,
-    manifest: StageManifest,
-) -> pa.RecordBatch:
-    """One output row per outcome; ``positions`` says which row of the batch each belongs to."""
-    is_one_each = len(positions) == batch.num_rows
-    own = batch.columns if is_one_each else [_take(column, positions) for column in batch.columns]
-    names = added_names(batch.schema, has_request_id=manifest.has_request_id, wants_logprobs=manifest.wants_logprobs)
-    added = [
-        pa.array(first_row + positions).cast(pa.string()) if name == "request_id" else _whole(outcomes.column(name))
-        for name in names
-    ]
-    return pa.RecordBatch.from_arrays([*own, *added], schema=schema)
+def _join(batch: pa.RecordBatch, first_row: int, outcomes: pa.Table, layout: _Layout) -> pa.RecordBatch:
+    """One output row per outcome, each beside the row of the batch it belongs to."""
+    rows = outcomes.column("row").to_numpy()
+    is_one_each = len(rows) == batch.num_rows
+    own = batch if is_one_each else batch.take(pa.array(rows - first_row))
+    added = [_request_ids(rows) if name == "request_id" else _whole(outcomes.column(name)) for name in layout.added]
+    return pa.RecordBatch.from_arrays([*own.columns, *added], schema=without_views(layout.schema))
 
 
-def _take(column: pa.Array, positions: NDArray[np.int64]) -> pa.Array:
-    try:
-        return column.take(pa.array(positions))
-    except pa.ArrowNotImplementedError:  # string and binary views
-        return pa.concat_arrays([column.slice(position, 1) for position in positions.tolist()])
+def _request_ids(rows: NDArray[np.int64]) -> pa.Array:
+    return pa.array(rows).cast(pa.string())
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _count(counts: PublishCounts, outcomes: pa.Table) -> None:
-    reasons = np.asarray(outcomes.column("finish_reason").to_pylist())
-    counts["num_errors"] += int((reasons == "error").sum())
+    counts["num_errors"] += outcomes.column("finish_reason").to_pylist().count("error")
     counts["num_prompt_tokens"] += _sum(outcomes, "num_prompt_tokens")
     counts["num_cached_tokens"] += _sum(outcomes, "num_cached_tokens")
     counts["num_output_tokens"] += _sum(outcomes, "num_output_tokens")

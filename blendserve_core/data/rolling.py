@@ -8,20 +8,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from blendserve_core.data.durable import put_in_place, temporary_path
+from blendserve_core.data.views import declaration, without_views
 
 MAX_PART_ROWS = 65_536
 MAX_PART_BYTES = 256 << 20
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """The one way in which this job writes rows of its input: nested fields keep their names."""
-    return pq.ParquetWriter(path, schema, compression="zstd", use_compliant_nested_type=False)
+    """Writer of a file that reads back in ``schema``; it takes rows in ``without_views(schema)``."""
+    writer = pq.ParquetWriter(
+        path, without_views(schema), compression="zstd", use_compliant_nested_type=False, store_schema=False
+    )
+    writer.add_key_value_metadata(declaration(schema))
+    return writer
 
 
 class RollingWriter:
     """Rows into files ``<stem>-00000.parquet`` and on, of at most ``max_rows``, closed once they have ``max_bytes``.
 
-    There is always at least one file, so that the schema is on disk even without a row.
+    They read back in ``schema``, and take rows in ``without_views(schema)``. There is always at least one, so that the schema
+    is on disk even without a row.
     """
 
     def __init__(

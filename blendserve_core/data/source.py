@@ -19,7 +19,7 @@ class Source(Protocol):
     """A dataset of requests. A row is known by its position over all batches.
 
     ``digest`` changes whenever the rows may have changed. ``batches`` can be called again and yields the same rows, at most a
-    few thousand at a time, all in ``schema``.
+    few thousand at a time, in ``without_views(schema)``.
     """
 
     @property
