@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from blendserve_core.perf.cost import density
 from blendserve_core.plan.arrays import sum_by
 from blendserve_core.plan.node_costs import NodeCosts
-from blendserve_core.plan.sharing import shared_in_tree_order, shared_with_previous
+from blendserve_core.plan.sharing import shared_in_tree_order, shared_within
 from blendserve_core.plan.split import split_tree
 from blendserve_core.plan.traverse import layer_wise_order, shuffled_order
 from blendserve_core.plan.tree import PrefixTree
@@ -61,7 +61,7 @@ def density_order(workload: Workload, costs: NodeCosts, *, seed: int | None, kee
 
 def unit_density(workload: Workload, order: NDArray[np.int64], unit: NDArray[np.int64]) -> NDArray[np.float64]:
     """[U] density of each unit with its own sharing; ``unit`` [K] is non-decreasing along ``order``, without gaps."""
-    shared = np.where(np.diff(unit, prepend=-1) > 0, 0, shared_with_previous(workload.tree, order))
+    shared = shared_within(workload.tree, order, unit)
     return density(sum_by(unit, workload.compute_s(order, shared)), sum_by(unit, workload.memory_s(order)))
 
 

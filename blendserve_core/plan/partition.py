@@ -6,13 +6,14 @@ may take from a busy one. Several ways of handing pieces to shards are built, an
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from blendserve_core.plan.arrays import sum_by
+from blendserve_core.plan.arrays import sum_by, sums_before
 from blendserve_core.plan.order import Order
 from blendserve_core.plan.predict import Prediction, predict
 from blendserve_core.plan.sharing import shared_with_previous
@@ -125,26 +126,31 @@ def deal(pieces: Pieces, num_shards: int, *, spread_units: bool = False) -> NDAr
 
     With ``spread_units`` a unit's pieces go to as many shards as there are, so that all get requests of every kind.
     """
-    loads = np.zeros((num_shards, 2))
-    num_of_unit = np.zeros(num_shards, np.int64)
-    shard = np.zeros(len(pieces.unit), np.int64)
     size = pieces.load.max(axis=1, initial=0.0)
     largest_first = np.argsort(-size, kind="stable")
     if spread_units:
-        unit_size = sum_by(pieces.unit, size)[pieces.unit]
-        largest_first = np.lexsort((-size, pieces.unit, -unit_size))
-    last_unit = -1
-    for piece in largest_first:
-        if pieces.unit[piece] != last_unit:
+        largest_first = np.lexsort((-size, pieces.unit, -sum_by(pieces.unit, size)[pieces.unit]))
+    return _deal(largest_first, pieces.load, pieces.unit, num_shards, spread_units)
+
+
+@njit(cache=True)
+def _deal(order, load, unit, num_shards, spread_units):
+    shard = np.zeros(len(order), np.int64)
+    done = np.zeros((num_shards, 2))
+    num_of_unit, last_unit = np.zeros(num_shards), -1
+    for piece in order:
+        if spread_units and unit[piece] != last_unit:
             num_of_unit[:] = 0
-            last_unit = pieces.unit[piece]
-        fullness = (loads + pieces.load[piece]).max(axis=1)
-        if spread_units:
-            fullness += num_of_unit
-        chosen = int(np.argmin(fullness))
-        shard[piece] = chosen
-        loads[chosen] += pieces.load[piece]
-        num_of_unit[chosen] += 1
+            last_unit = unit[piece]
+        # Loads are shares of the whole job, so one piece of the same unit outweighs any load.
+        best, least = 0, np.inf
+        for candidate in range(num_shards):
+            fullness = num_of_unit[candidate] + max(done[candidate, 0] + load[piece, 0], done[candidate, 1] + load[piece, 1])
+            if fullness < least:
+                best, least = candidate, fullness
+        shard[piece] = best
+        done[best] += load[piece]
+        num_of_unit[best] += spread_units
     return shard
 
 
@@ -174,15 +180,14 @@ def _partition(
     is_mixed: bool,
 ) -> Partition:
     """Collect each shard's pieces, in the order they had."""
+    by_shard = np.argsort(shard_of_piece, kind="stable")
     sizes = np.diff(pieces.indptr)
-    shard = np.repeat(shard_of_piece, sizes)
-    requests = order.order[np.argsort(shard, kind="stable")]
-    shard_indptr = np.concatenate([[0], np.cumsum(np.bincount(shard, minlength=num_shards))])
+    requests = order.order[np.argsort(np.repeat(shard_of_piece, sizes), kind="stable")]
+    unit_indptr = sums_before(sizes[by_shard])
+    piece_indptr = sums_before(np.bincount(shard_of_piece, minlength=num_shards))
+    shard_indptr = unit_indptr[piece_indptr]
     orders = tuple(
-        Order(
-            requests[shard_indptr[rank] : shard_indptr[rank + 1]],
-            np.concatenate([[0], np.cumsum(sizes[shard_of_piece == rank])]).astype(np.int64),
-        )
-        for rank in range(num_shards)
+        Order(requests[shard_indptr[rank] : shard_indptr[rank + 1]], unit_indptr[first : last + 1] - unit_indptr[first])
+        for rank, (first, last) in enumerate(itertools.pairwise(piece_indptr))
     )
     return Partition(orders, predict(workload, requests, shard_indptr, is_mixed=is_mixed), method)

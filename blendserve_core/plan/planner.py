@@ -14,7 +14,7 @@ from blendserve_core.plan.node_costs import node_costs
 from blendserve_core.plan.order import KEEP_SHARING, Order, density_order, depth_first_order, first_come_order, random_order
 from blendserve_core.plan.partition import Partition, cut_balanced, cut_in_sequence
 from blendserve_core.plan.plan import LengthEstimates, Plan, PlanSummary, Shard
-from blendserve_core.plan.sharing import shared_with_previous
+from blendserve_core.plan.sharing import shared_within
 from blendserve_core.plan.tree import PrefixTree
 from blendserve_core.plan.workload import Workload
 from blendserve_core.requests import RequestTable
@@ -90,7 +90,8 @@ def _summary(workload: Workload, partition: Partition, policy: str, tree_s: floa
     tree, totals = workload.tree, workload.totals()
     num_prompt_tokens = int(workload.num_prompt_tokens.sum(dtype=np.int64))
     order = np.concatenate([part.order for part in partition.orders])
-    shared = np.concatenate([shared_with_previous(tree, part.order) for part in partition.orders])
+    rank = np.repeat(np.arange(len(partition.orders)), [len(part.order) for part in partition.orders])
+    shared = shared_within(tree, order, rank)
     return PlanSummary(
         policy=policy,
         num_requests=len(workload.num_prompt_tokens),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from blendserve_core.perf.optimum import REFERENCE_STEP_TOKENS
 from blendserve_core.plan.arrays import sum_by
-from blendserve_core.plan.sharing import shared_with_previous
+from blendserve_core.plan.sharing import shared_within
 from blendserve_core.plan.workload import Workload
 
 
@@ -35,7 +35,7 @@ def predict(workload: Workload, order: NDArray[np.int64], shard_indptr: NDArray[
     shard_of_window = np.zeros(int(window.max(initial=-1)) + 1, np.int64)
     shard_of_window[window] = shard
 
-    cached = np.where(np.diff(shard, prepend=-1) > 0, 0, shared_with_previous(workload.tree, order))
+    cached = shared_within(workload.tree, order, shard)
     tc_s, tm_s = workload.compute_s(order, cached), workload.memory_s(order)
     longest = np.zeros(num_shards)
     np.maximum.at(longest, shard, workload.longest_tokens()[order])

@@ -32,6 +32,13 @@ def shared_with_previous(tree: PrefixTree, order: NDArray[np.int64]) -> NDArray[
     return _range_minima(shared, _block_minima(shared), position[order])
 
 
+def shared_within(tree: PrefixTree, order: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[np.int32]:
+    """[K] the same where ``order`` consists of parts that share nothing: ``part`` [K] is non-decreasing."""
+    shared = shared_with_previous(tree, order)
+    shared[np.flatnonzero(np.diff(part)) + 1] = 0
+    return shared
+
+
 def sharing_ratio(tree: PrefixTree, order: NDArray[np.int64], num_prompt_tokens: NDArray[np.int32]) -> float:
     """Share of the prompt tokens in ``order`` that need no computing, 0 where there are none."""
     total = int(num_prompt_tokens[order].sum(dtype=np.int64))
