@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,9 @@ from blendserve_core.plan.sharing import shared_within
 from blendserve_core.plan.tree import PrefixTree
 from blendserve_core.plan.workload import Workload
 from blendserve_core.requests import RequestTable
+from schemas.parameters import PolicyName as Policy
 
 HISTOGRAM_BOUNDS = (2.0**-12, 2.0**12)
-Policy = Literal["first-come", "depth-first", "random", "blend-paper", "blend"]
 
 
 def make_plan(

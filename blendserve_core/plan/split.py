@@ -21,10 +21,11 @@ from blendserve_core.plan.node_costs import NodeCosts
 from blendserve_core.plan.tree import PrefixTree
 
 GROUP_WIDTH = 0.35
-"""Requests whose densities differ by less than this factor's exponential (1.4) count as alike."""
+"""Requests whose log densities differ by no more (a factor of 1.4) count as alike."""
 
 MAX_LOG_DENSITY = 16.0
-_NUM_GROUPS = 128
+MAX_GROUPS = 128
+"""More than the groups of that width that fit between the bounds of the log density."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ def _cheapest_split(parent, subtree_end, end_depth, part, own, node, budget):
 
 @njit(cache=True)
 def _num_groups(subtree_end, part, own, node, width):
-    seen = np.zeros(_NUM_GROUPS, np.bool_)
+    seen = np.zeros(MAX_GROUPS, np.bool_)
     if not np.isnan(own[node]):
         seen[_group(own[node], width)] = True
     child = node + 1
@@ -167,9 +168,9 @@ def _unit_keys(parent, part, own, is_open, width):
         up = parent[node]
         if is_open[node]:
             if not np.isnan(own[node]):
-                key[node] = node * _NUM_GROUPS + _group(own[node], width[node])
+                key[node] = node * MAX_GROUPS + _group(own[node], width[node])
         elif up >= 0 and is_open[up]:
-            key[node] = up * _NUM_GROUPS + _group(part[node], width[up])
+            key[node] = up * MAX_GROUPS + _group(part[node], width[up])
         elif up >= 0:
             key[node] = key[up]
     return key

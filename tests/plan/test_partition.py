@@ -3,8 +3,9 @@ import pytest
 from planning import mixed_families, workload_of
 
 from blendserve_core.plan.node_costs import node_costs
-from blendserve_core.plan.order import density_order, depth_first_order, first_come_order
-from blendserve_core.plan.partition import Pieces, cut_balanced, cut_in_sequence, cut_pieces, deal, dual_scan
+from blendserve_core.plan.order import density_order, first_come_order
+from blendserve_core.plan.partition import cut_balanced, cut_in_sequence, deal, dual_scan
+from blendserve_core.plan.pieces import Pieces
 
 
 @pytest.fixture(scope="module")
@@ -53,20 +54,6 @@ def test_ranges_keep_the_order(job):
     order = first_come_order(len(workload.num_prompt_tokens))
     orders = cut_in_sequence(workload, order, 3).orders
     assert np.concatenate([part.order for part in orders]).tolist() == order.order.tolist()
-
-
-def test_units_are_cut_where_the_least_prefix_is_shared():
-    prompts = [[1, *[family] * 30, i] for family in range(60) for i in range(10)]
-    workload, _ = workload_of(prompts, [3] * 600)
-    pieces = cut_pieces(workload, depth_first_order(workload.tree), 2)
-    assert len(pieces.unit) > 20
-    assert (pieces.indptr[1:-1] % 10 == 0).all()
-
-
-def test_a_giant_request_ends_its_piece():
-    workload, _ = workload_of([[1, 1], [1, 2], [1, 3]], [10, 100_000, 10])
-    pieces = cut_pieces(workload, depth_first_order(workload.tree), 4)
-    assert pieces.indptr.tolist() == [0, 2, 3]
 
 
 def test_vector_lpt_balances_opposite_pieces():
