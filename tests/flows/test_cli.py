@@ -16,7 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from processes import wait_until
 
+from schemas.manifest import Progress
+
 BIN = Path(sys.executable).parent
+NUM_LONG = 160
 ENGINE = ["--kv-cache-tokens", "2048", "--max-sequences", "4", "--threads", "1"]
 
 
@@ -92,11 +95,10 @@ def test_help_does_not_import_prefect_or_torch() -> None:
 
 @pytest.fixture
 def long_requests(tmp_path: Path) -> Path:
-    """Enough work to be interrupted in: 64 rows of 180 tokens."""
-    rows = 64
+    """Enough work to be interrupted in."""
     path = tmp_path / "long.parquet"
-    prompts = [f"Write {row} lines." for row in range(rows)]
-    pq.write_table(pa.table({"prompt": prompts, "max_tokens": [180] * rows, "ignore_eos": [True] * rows}), path)
+    prompts = [f"Write {row} lines." for row in range(NUM_LONG)]
+    pq.write_table(pa.table({"prompt": prompts, "max_tokens": [180] * NUM_LONG, "ignore_eos": [True] * NUM_LONG}), path)
     return path
 
 
@@ -106,9 +108,9 @@ def test_a_job_goes_on_after_being_stopped_and_after_being_killed(
     output = tmp_path / "out"
     arguments = ["run", long_requests, "--output", output, "--model", tiny_model_folder, "--shards", "2", *ENGINE]
     _interrupt_while_generating(arguments, output, server_by_hand, signal.SIGTERM, num_rows=8)
-    _interrupt_while_generating(arguments, output, server_by_hand, signal.SIGKILL, num_rows=24)
+    _interrupt_while_generating(arguments, output, server_by_hand, signal.SIGKILL, num_rows=40)
     manifest = json.loads(blendserve(*arguments, "--json", environment=server_by_hand).stdout)
-    assert (manifest["num_rows"], manifest["num_errors"]) == (64, 0)
+    assert (manifest["num_rows"], manifest["num_errors"]) == (NUM_LONG, 0)
     assert set(Counter(_finished_rows(output)).values()) == {1}
     assert set(pq.read_table(manifest["generations"])["num_output_tokens"].to_pylist()) == {180}
 
@@ -116,17 +118,22 @@ def test_a_job_goes_on_after_being_stopped_and_after_being_killed(
 def _interrupt_while_generating(
     arguments: list[str | Path], output: Path, environment: dict[str, str], how: signal.Signals, num_rows: int
 ) -> None:
-    """Start a run, send the signal once ``num_rows`` rows are on disk, and wait until the engines are gone too."""
+    """Start a run, send the signal once its engines tell of ``num_rows`` rows, and wait until the engines are gone too."""
     command = [str(BIN / "blendserve"), *map(str, arguments)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: process.poll() is not None or len(_finished_rows(output)) >= num_rows, f"{num_rows} rows are there")
+    wait_until(lambda: process.poll() is not None or _num_told(output) >= num_rows, f"{num_rows} rows are finished")
     assert process.poll() is None, "the run was over before it could be interrupted"
     engines = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, how)
     assert process.wait(timeout=60) != 0
     psutil.wait_procs(engines, timeout=60)
     assert not any(engine.is_running() for engine in engines)
-    assert num_rows <= len(_finished_rows(output)) < 64
+    assert num_rows <= len(_finished_rows(output)) < NUM_LONG
+
+
+def _num_told(output: Path) -> int:
+    """Rows that the engines' heartbeats tell of."""
+    return sum(Progress.read(path).num_finished for path in output.glob("work/*/shard-*/progress.json"))
 
 
 def _finished_rows(output: Path) -> list[int]:
