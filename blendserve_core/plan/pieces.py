@@ -60,6 +60,7 @@ def _cut(unit_indptr, shared, work, limit):
             i += 1
             if done <= limit[unit] / 2:
                 half = i
+            # The last of several equal pieces must not grow by a rounding error.
             if done >= limit[unit] * 0.999 and i < stop:
                 start = _least_shared(shared, max(half, start + 1), i)
                 cuts.append(start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -47,8 +48,8 @@ def make_plan(
     order = _order(workload, policy, seed, keep_sharing)
     cut = cut_balanced if policy in ("blend", "blend-paper") else cut_in_sequence
     partition = cut(workload, order, num_shards)
-    plan_s = time.perf_counter() - start
-    return Plan(tree, estimates, _shards(partition), _summary(workload, partition, policy, tree_s, plan_s))
+    summary = _summary(workload, partition, policy, tree_s)
+    return Plan(tree, estimates, _shards(partition), replace(summary, plan_s=time.perf_counter() - start))
 
 
 def _check(requests: RequestTable, estimates: LengthEstimates, policy: str, num_shards: int, keep_sharing: float) -> None:
@@ -86,7 +87,7 @@ def _shards(partition: Partition) -> tuple[Shard, ...]:
     )
 
 
-def _summary(workload: Workload, partition: Partition, policy: str, tree_s: float, plan_s: float) -> PlanSummary:
+def _summary(workload: Workload, partition: Partition, policy: str, tree_s: float) -> PlanSummary:
     tree, totals = workload.tree, workload.totals()
     num_prompt_tokens = int(workload.num_prompt_tokens.sum(dtype=np.int64))
     order = np.concatenate([part.order for part in partition.orders])
@@ -105,7 +106,7 @@ def _summary(workload: Workload, partition: Partition, policy: str, tree_s: floa
         predicted_s=float(partition.prediction.predicted_s.max()),
         optimum_s=practical_optimum_s(totals, workload.cost, len(partition.orders)),
         tree_s=tree_s,
-        plan_s=plan_s,
+        plan_s=0.0,
         partition=partition.method,
         density_histogram=_density_histogram(workload, order, shared),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -47,42 +48,49 @@ class Split:
 
 def split_tree(tree: PrefixTree, costs: NodeCosts, num_prompt_tokens: NDArray[np.int32], keep_sharing: float) -> Split:
     """Cut the tree into units, losing at most ``1 - keep_sharing`` of the prompt tokens that a perfect order saves."""
-    spread = DensitySpread.of(tree, costs)
+    nodes = node_densities(tree, costs)
     max_saved = int(num_prompt_tokens.sum(dtype=np.int64)) - tree.num_unique_tokens
     budget = int((1 - keep_sharing) * max_saved)
-    part = _clipped_log(costs.density_on_path)
-    is_open, width, lost = _open_nodes(
-        tree.parent, tree.subtree_end, tree.end_depth, part, spread.own, spread.lowest, spread.highest, spread.disorder, budget
-    )
-    unit_key = _unit_keys(tree.parent, part, spread.own, is_open, width)
-    return Split(is_open, width, unit_key, int(lost), budget)
+    is_open, width, lost = _open_nodes(nodes, budget)
+    return Split(is_open, width, _unit_keys(nodes, is_open, width), int(lost), budget)
 
 
-@dataclass(frozen=True, slots=True)
-class DensitySpread:
-    """Log densities below each node, all [N]: of its own requests (nan where it has none), extremes, and disorder.
+class NodeDensities(NamedTuple):
+    """What decides where to cut, all [N]; a tuple, so that compiled functions take it. Densities are logarithms.
 
-    ``disorder`` is the sum of squared deviations from the subtree's mean, weighted by seconds of work.
+    parent, subtree_end, end_depth  as in the tree
+    part             density of a subtree beside its siblings, the path to it cached
+    own              density of a node's own requests, nan where it has none
+    lowest, highest  least and greatest ``own`` in the subtree
+    disorder         squared deviations of ``own`` from the subtree's mean, weighted by seconds of work and summed
     """
 
+    parent: NDArray[np.int32]
+    subtree_end: NDArray[np.int32]
+    end_depth: NDArray[np.int32]
+    part: NDArray[np.float64]
     own: NDArray[np.float64]
     lowest: NDArray[np.float64]
     highest: NDArray[np.float64]
     disorder: NDArray[np.float64]
 
-    @classmethod
-    def of(cls, tree: PrefixTree, costs: NodeCosts) -> DensitySpread:
-        nodes, size = tree.node_of_request, tree.num_nodes
-        num_own = np.bincount(nodes, minlength=size)
-        memory_s = sum_by(nodes, costs.memory_s, size)
-        share = num_own / np.maximum(tree.num_requests_below, 1)
-        compute_s = sum_by(nodes, costs.decode_s, size) + costs.segment_s * share
-        own = np.where(num_own > 0, _clipped_log(density(compute_s, memory_s)), np.nan)
-        weight = np.where(num_own > 0, compute_s + memory_s, 0.0)
-        value = np.where(num_own > 0, own, 0.0)
-        w, wx, wxx = (_below(tree, weight * value**power) for power in (0, 1, 2))
-        disorder = wxx - np.divide(wx * wx, w, out=np.zeros(size), where=w > 0)
-        return cls(own, *_extremes(tree.parent, own), np.maximum(disorder, 0.0))
+
+def node_densities(tree: PrefixTree, costs: NodeCosts) -> NodeDensities:
+    node, size = tree.node_of_request, tree.num_nodes
+    num_own = np.bincount(node, minlength=size)
+    memory_s = sum_by(node, costs.memory_s, size)
+    share = num_own / np.maximum(tree.num_requests_below, 1)
+    compute_s = sum_by(node, costs.decode_s, size) + costs.segment_s * share
+    own = np.where(num_own > 0, _clipped_log(density(compute_s, memory_s)), np.nan)
+    lowest, highest = _extremes(tree.parent, own)
+    part = _clipped_log(costs.density_on_path)
+    disorder = _disorder(tree, np.nan_to_num(own), np.where(num_own > 0, compute_s + memory_s, 0.0))
+    return NodeDensities(tree.parent, tree.subtree_end, tree.end_depth, part, own, lowest, highest, disorder)
+
+
+def _disorder(tree: PrefixTree, value: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    w, wx, wxx = (_below(tree, weight * value**power) for power in (0, 1, 2))
+    return np.maximum(wxx - np.divide(wx * wx, w, out=np.zeros(len(w)), where=w > 0), 0.0)
 
 
 def _below(tree: PrefixTree, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -108,50 +116,53 @@ def _extremes(parent, own):
 
 
 @njit(cache=True)
-def _open_nodes(parent, subtree_end, end_depth, part, own, lowest, highest, disorder, budget):
-    is_open, width = np.zeros(len(parent), np.bool_), np.zeros(len(parent))
+def _open_nodes(nodes, budget):
+    is_open, width = np.zeros(len(nodes.parent), np.bool_), np.zeros(len(nodes.parent))
     left = budget
     heap = [(-1.0, 0)]
-    while len(heap) > 0:
+    while len(heap) > 0 and _is_unlike(nodes, 0):
         node = heapq.heappop(heap)[1]
-        if highest[node] - lowest[node] <= GROUP_WIDTH:
-            continue
-        loss, group_width = _cheapest_split(parent, subtree_end, end_depth, part, own, node, left)
+        loss, group_width = _cheapest_split(nodes, node, left)
         if loss > left:
             continue
         left -= loss
         is_open[node], width[node] = True, group_width
         child = node + 1
-        while child < subtree_end[node]:
-            if highest[child] - lowest[child] > GROUP_WIDTH:
-                heapq.heappush(heap, (-disorder[child] / (end_depth[child] + end_depth[node]), child))
-            child = subtree_end[child]
+        while child < nodes.subtree_end[node]:
+            if _is_unlike(nodes, child):
+                heapq.heappush(heap, (-nodes.disorder[child] / (nodes.end_depth[child] + nodes.end_depth[node]), child))
+            child = nodes.subtree_end[child]
     return is_open, width, budget - left
 
 
 @njit(cache=True)
-def _cheapest_split(parent, subtree_end, end_depth, part, own, node, budget):
+def _is_unlike(nodes, node):
+    return nodes.highest[node] - nodes.lowest[node] > GROUP_WIDTH
+
+
+@njit(cache=True)
+def _cheapest_split(nodes, node, budget):
     """Finest groups whose loss is within the budget, else the coarsest; (loss, width)."""
     # The node leaves its group of siblings, so even a single group computes the parent's path anew.
-    leaving = 0 if node == 0 else end_depth[parent[node]]
+    leaving = 0 if node == 0 else nodes.end_depth[nodes.parent[node]]
     width = GROUP_WIDTH
     while True:
-        num_groups = _num_groups(subtree_end, part, own, node, width)
-        loss = leaving + max(num_groups - 1, 0) * end_depth[node]
+        num_groups = _num_groups(nodes, node, width)
+        loss = leaving + max(num_groups - 1, 0) * nodes.end_depth[node]
         if loss <= budget or num_groups <= 2:
             return loss, width
         width *= 2
 
 
 @njit(cache=True)
-def _num_groups(subtree_end, part, own, node, width):
+def _num_groups(nodes, node, width):
     seen = np.zeros(MAX_GROUPS, np.bool_)
-    if not np.isnan(own[node]):
-        seen[_group(own[node], width)] = True
+    if not np.isnan(nodes.own[node]):
+        seen[_group(nodes.own[node], width)] = True
     child = node + 1
-    while child < subtree_end[node]:
-        seen[_group(part[child], width)] = True
-        child = subtree_end[child]
+    while child < nodes.subtree_end[node]:
+        seen[_group(nodes.part[child], width)] = True
+        child = nodes.subtree_end[child]
     return seen.sum()
 
 
@@ -161,16 +172,16 @@ def _group(log_density, width):
 
 
 @njit(cache=True)
-def _unit_keys(parent, part, own, is_open, width):
+def _unit_keys(nodes, is_open, width):
     """Unit of each node's own requests as (opened node, group); a closed subtree is whole in its parent's group."""
-    key = np.zeros(len(parent), np.int64)
-    for node in range(len(parent)):
-        up = parent[node]
+    key = np.zeros(len(is_open), np.int64)
+    for node in range(len(is_open)):
+        up = nodes.parent[node]
         if is_open[node]:
-            if not np.isnan(own[node]):
-                key[node] = node * MAX_GROUPS + _group(own[node], width[node])
+            if not np.isnan(nodes.own[node]):
+                key[node] = node * MAX_GROUPS + _group(nodes.own[node], width[node])
         elif up >= 0 and is_open[up]:
-            key[node] = up * MAX_GROUPS + _group(part[node], width[up])
+            key[node] = up * MAX_GROUPS + _group(nodes.part[node], width[up])
         elif up >= 0:
             key[node] = key[up]
     return key

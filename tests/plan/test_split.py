@@ -3,7 +3,7 @@ import pytest
 from planning import mixed_families, workload_of
 
 from blendserve_core.plan.node_costs import node_costs
-from blendserve_core.plan.split import GROUP_WIDTH, DensitySpread, split_tree
+from blendserve_core.plan.split import GROUP_WIDTH, node_densities, split_tree
 
 
 def split_of(prompts, outputs, keep_sharing=0.99):
@@ -23,8 +23,8 @@ def test_every_further_split_would_exceed_what_is_left_of_the_budget(seed, keep_
     rng = np.random.default_rng(seed)
     prompts = [[family, *[family] * 30, i % 4, i] for family in range(12) for i in range(16)]
     split, tree, costs = split_of(prompts, rng.choice([2, 50, 3000], len(prompts)), keep_sharing)
-    spread = DensitySpread.of(tree, costs)
-    is_unlike = spread.highest - spread.lowest > GROUP_WIDTH
+    nodes = node_densities(tree, costs)
+    is_unlike = nodes.highest - nodes.lowest > GROUP_WIDTH
     is_frontier = ~split.is_open & np.array([node == 0 or split.is_open[tree.parent[node]] for node in range(tree.num_nodes)])
     left = split.budget_tokens - split.lost_tokens
     assert left >= 0
