@@ -41,12 +41,19 @@ def texts(column: pa.Array) -> tuple[list[str | None], NDArray[np.bool_]]:
 
 def ragged(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Lists of integers: [rows] lengths, 0 for null; one flat array; [rows] whether a list holds a null."""
-    lists = column.cast(pa.large_list(column.type.value_type))
+    lists = _large_lists(column)
     lens = pc.call_function("list_value_length", [lists]).fill_null(0).to_numpy(zero_copy_only=False)
     flat = lists.flatten().cast(pa.int64(), safe=False)  # what is too large for int64 turns negative, and so stays invalid
     has_null = np.zeros(len(lens), dtype=np.bool_)
     has_null[rows_of(lens, null_mask(flat))] = True
     return lens, flat.fill_null(0).to_numpy(zero_copy_only=False), has_null
+
+
+def _large_lists(column: pa.Array) -> pa.Array:
+    list_type = pa.large_list(column.type.value_type)
+    if pat.is_list_view(column.type) or pat.is_large_list_view(column.type):
+        return pa.array(column.to_pylist(), list_type)  # casting list views that hold nulls gives broken offsets
+    return column.cast(list_type)
 
 
 def null_mask(column: pa.Array) -> NDArray[np.bool_]:

@@ -63,7 +63,7 @@ class JsonlSource:
 
 
 def _lines(file: InputFile) -> Iterator[Line]:
-    place = file.path
+    number = 0
     try:
         with file.open() as raw, _decompressed(raw) as stream:
             for number, text in enumerate(stream, start=1):
@@ -72,7 +72,7 @@ def _lines(file: InputFile) -> Iterator[Line]:
                 if text.strip():
                     yield Line(place, _parse(place, text), len(text))
     except (EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"{place}: cannot be read on from here: {error}") from error
+        raise ValueError(f"{file.path}, line {number + 1}: cannot be read on from here: {error}") from error
 
 
 def _decompressed(raw: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Arrow's view types, which its kernels and its Parquet writer handle only in part: rows travel without them.
+"""Arrow's views of strings and bytes, which its kernels and its Parquet writer handle only in part: rows travel without them.
 
 In a Parquet file both kinds look the same but for the Arrow schema kept in its metadata, so declaring the views there is enough
 to give them back to whoever reads the file.
@@ -39,12 +39,8 @@ def _plain_type(data_type: pa.DataType) -> pa.DataType:
         return pa.map_(_plain_field(data_type.key_field), _plain_field(data_type.item_field), data_type.keys_sorted)
     if isinstance(data_type, pa.FixedSizeListType):
         return pa.list_(_plain_field(data_type.value_field), data_type.list_size)
-    return _plain_list(data_type)
-
-
-def _plain_list(data_type: pa.DataType) -> pa.DataType:
-    if isinstance(data_type, pa.ListType | pa.ListViewType):
+    if isinstance(data_type, pa.ListType):
         return pa.list_(_plain_field(data_type.value_field))
-    if isinstance(data_type, pa.LargeListType | pa.LargeListViewType):
+    if isinstance(data_type, pa.LargeListType):
         return pa.large_list(_plain_field(data_type.value_field))
     return data_type

@@ -33,6 +33,8 @@ LEAVES = [
     (pa.duration("us"), st.timedeltas(datetime.timedelta(-99), datetime.timedelta(99))),
     (pa.time64("us"), st.times()),
     (pa.dictionary(pa.int32(), pa.string()), st.text(max_size=3)),
+    (pa.list_view(pa.int32()), st.lists(st.integers(0, 9), max_size=3)),
+    (pa.list_(pa.int8(), 2), st.lists(st.integers(0, 9), min_size=2, max_size=2)),
     (pa.null(), st.none()),
 ]
 

@@ -1,0 +1,149 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from staging_helpers import parameters, read_errors, stage_rows
+
+from blendserve_core.data.rng_keys import rng_keys
+from blendserve_core.data.stage import stage
+from blendserve_core.requests import RequestTable
+from schemas.manifest import StageManifest
+
+
+def prompts(requests, tokenizer):
+    return [tokenizer.decode(requests.prompt(i).tolist()) for i in range(requests.num_requests)]
+
+
+def test_a_staged_job_can_be_read_back_from_its_folder(tokenizer, tmp_path):
+    manifest, requests, errors = stage_rows({"prompt": ["ab", "", "cde"], "n": [1, 1, 2]}, tokenizer, tmp_path)
+    assert StageManifest.read(tmp_path / "staged" / "manifest.json") == manifest
+    assert (manifest.num_requests, manifest.num_sequences, manifest.num_errors) == (3, 3, 1)
+    assert (manifest.num_prompt_tokens, manifest.has_request_id, manifest.wants_logprobs) == (8, False, False)
+    assert prompts(requests, tokenizer) == ["ab", "cde", "cde"]
+    assert (requests.row.tolist(), requests.sample_index.tolist()) == ([0, 2, 2], [0, 0, 1])
+    assert requests.prompt_start.tolist() == [0, 2, 2]
+    assert [error["row"] for error in errors] == [1]
+    assert not list((tmp_path / "staged").glob(".*"))
+
+
+def test_the_output_must_fit_the_context(tokenizer, tmp_path):
+    rows = {"prompt": ["a" * 9, "a" * 10, "a" * 4], "max_tokens": [99, 99, 3]}
+    _, requests, errors = stage_rows(rows, tokenizer, tmp_path, context=10)
+    assert requests.row.tolist() == [0, 2]
+    assert requests.sampling.max_tokens.tolist() == [1, 3]
+    assert errors[0]["error"]["message"].startswith("the prompt has 10 tokens")
+    assert len(requests.token_ids) == 13
+
+
+def test_a_folder_left_half_staged_is_staged_anew(tokenizer, tmp_path):
+    (tmp_path / "staged").mkdir()
+    for name in ("input-00000.parquet", "input-00007.parquet", ".input-00008.parquet.tmp", "errors.parquet"):
+        (tmp_path / "staged" / name).write_bytes(b"half")
+    stage_rows({"prompt": ["a"]}, tokenizer, tmp_path)
+    assert [path.name for path in (tmp_path / "staged").glob("*input*")] == ["input-00000.parquet"]
+
+
+def test_a_source_that_breaks_off_leaves_no_manifest(tokenizer, tmp_path):
+    class Broken:
+        schema = pa.schema([("prompt", pa.string())])
+        digest = ""
+
+        def batches(self):
+            yield pa.RecordBatch.from_pydict({"prompt": ["a"]})
+            raise ValueError("x.parquet: cannot be read to its end")
+
+    with pytest.raises(ValueError, match=r"x\.parquet"):
+        stage(parameters("unused"), Broken(), tokenizer, 100, tmp_path)
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_messages_may_have_their_fields_in_any_order_and_more_of_them(tokenizer, tmp_path):
+    fields = [("name", pa.string()), ("content", pa.large_string()), ("tool_calls", pa.null()), ("role", pa.string_view())]
+    rows = [[{"name": None, "content": "Hi.", "tool_calls": None, "role": "user"}]]
+    _, requests, _ = stage_rows(pa.table({"messages": pa.array(rows, pa.large_list(pa.struct(fields)))}), tokenizer, tmp_path)
+    assert prompts(requests, tokenizer) == ["user: Hi.\nassistant:"]
+
+
+def test_messages_may_be_maps_or_have_text_parts(tokenizer, tmp_path):
+    maps = pa.array([[[("role", "user"), ("content", "Hi.")]]], pa.list_(pa.map_(pa.string(), pa.string())))
+    _, requests, _ = stage_rows(pa.table({"messages": maps}), tokenizer, tmp_path)
+    assert prompts(requests, tokenizer) == ["user: Hi.\nassistant:"]
+    texts = [
+        '[{"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i."}]}]',
+        '[{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]',
+        '{"role": "user", "content": "Hi."}',
+        "[" * 5000,
+    ]
+    _, requests, errors = stage_rows({"messages": texts}, tokenizer, tmp_path)
+    assert prompts(requests, tokenizer) == ["user: Hi.\nassistant:"]
+    messages = [error["error"]["message"] for error in errors]
+    assert messages[:2] == ["message 1 has content that is not text", "messages are a dict, not a list"]
+    assert messages[2].startswith("messages are text, but not JSON")
+
+
+def test_token_ids_are_taken_as_they_are(tokenizer, tmp_path):
+    too_large = tokenizer.vocab_size
+    lists = [[3, 1], None, [], [1, too_large], [-1], [2, None], [7]]
+    _, requests, errors = stage_rows({"prompt_token_ids": lists}, tokenizer, tmp_path)
+    assert [requests.prompt(i).tolist() for i in range(2)] == [[3, 1], [7]]
+    assert [error["row"] for error in errors] == [1, 2, 3, 4, 5]
+    assert f"from 0 to {too_large - 1}" in errors[2]["error"]["message"]
+
+
+@pytest.mark.parametrize("lists", [pa.list_(pa.uint64(), 2), pa.large_list(pa.int8()), pa.list_view(pa.int32())])
+def test_token_ids_may_come_in_any_type_of_list(lists, tokenizer, tmp_path):
+    table = pa.table({"prompt_token_ids": pa.array([[1, 2], None, [3, 4]], lists)})
+    _, requests, errors = stage_rows(table, tokenizer, tmp_path)
+    assert [requests.prompt(i).tolist() for i in range(2)] == [[1, 2], [3, 4]]
+    assert [error["row"] for error in errors] == [1]
+
+
+def test_a_prompt_column_of_nulls_is_an_error_on_every_row(tokenizer, tmp_path):
+    manifest, _, errors = stage_rows({"prompt": pa.nulls(2)}, tokenizer, tmp_path)
+    assert (manifest.num_sequences, [error["row"] for error in errors]) == (0, [0, 1])
+
+
+def test_duplicate_ids_are_found_across_parts_and_types(tokenizer, tmp_path):
+    ids = pa.array([5, None, 6, None, 5]).dictionary_encode()
+    with pytest.raises(ValueError, match=r"5 in rows 0, 4 \(rows count from 0\)"):
+        stage_rows(pa.table({"prompt": ["a"] * 5, "request_id": ids}), tokenizer, tmp_path)
+
+
+def test_an_empty_default_stop_is_refused(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match=r"sampling\.stop"):
+        stage_rows({"prompt": ["a"]}, tokenizer, tmp_path, sampling={"stop": [""]})
+
+
+def test_stop_sets_and_stop_tokens_are_stored_once_each(tokenizer, tmp_path):
+    rows = {"prompt": ["a", "b", "c"], "stop": [["x"], None, ["x"]], "stop_token_ids": [[1, 2], None, [3]], "n": [2, 1, 1]}
+    _, requests, _ = stage_rows(rows, tokenizer, tmp_path)
+    assert requests.sampling.stop_sets == ((), ("x",))
+    assert requests.sampling.stop_set.tolist() == [1, 1, 0, 1]
+    assert requests.sampling.stop_token_indptr.tolist() == [0, 2, 4, 4, 5]
+    assert requests.sampling.stop_token_ids.tolist() == [1, 2, 1, 2, 3]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seeds=st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
+    run_seed=st.integers(-(2**63), 2**64),
+)
+def test_keys_of_random_numbers_follow_the_seed_of_the_row_or_else_the_row(seeds, run_seed):
+    has_seed = np.array([seed is not None for seed in seeds])
+    seed = np.array([seed or 0 for seed in seeds], dtype=np.int64).view(np.uint64)
+    rows, samples = np.arange(len(seeds)), np.zeros(len(seeds), dtype=np.int32)
+    keys = rng_keys(seed, has_seed, rows, samples, run_seed)
+    wanted = {(value,) if value is not None else ("row", row) for row, value in enumerate(seeds)}
+    assert len(set(keys.tolist())) == len(wanted)
+    assert np.array_equal(keys[has_seed], rng_keys(seed, has_seed, rows + 7, samples, run_seed + 1)[has_seed])
+    assert not np.any(keys == rng_keys(seed, has_seed, rows, samples + 1, run_seed))
+
+
+def test_input_rows_are_kept_as_they_came(tokenizer, tmp_path):
+    table = pa.table({"prompt": ["a", None], "x": pa.array([1, None], pa.uint8())})
+    stage_rows(table, tokenizer, tmp_path)
+    assert pq.read_table(tmp_path / "staged" / "input-00000.parquet").equals(table)
+    assert RequestTable.load(tmp_path / "staged").num_requests == 1
+    assert read_errors(tmp_path / "staged")[0]["finish_reason"] == "error"
