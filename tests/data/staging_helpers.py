@@ -13,6 +13,7 @@ from blendserve_core.data.parts import Generation, PartWriter
 from blendserve_core.data.rolling import parquet_writer
 from blendserve_core.data.source import open_source
 from blendserve_core.data.stage import stage
+from blendserve_core.data.unify import conform
 from blendserve_core.data.views import without_views
 from blendserve_core.requests import RequestTable
 from blendserve_core.text.tokenizer import PromptTokenizer
@@ -56,7 +57,8 @@ def stage_rows(
     """Stage a table; returns the manifest, the request table and the error rows."""
     table = rows if isinstance(rows, pa.Table) else pa.table(rows)
     with parquet_writer(tmp_path / "requests.parquet", table.schema) as writer:
-        writer.write_table(table.cast(without_views(table.schema)))
+        for batch in table.to_batches():
+            writer.write_batch(conform(batch, without_views(table.schema)))
     manifest = stage_file(tmp_path / "requests.parquet", tokenizer, tmp_path / "staged", **options)
     return manifest, RequestTable.load(tmp_path / "staged"), read_errors(tmp_path / "staged")
 
