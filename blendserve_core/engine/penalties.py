@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -49,27 +47,18 @@ class Penalties:
         rows = np.flatnonzero(self.is_penalised[seq_ids])
         if not len(rows):
             return logits
-        sequences = seq_ids[rows]
-        outputs = [np.array(self._outputs[s], dtype=np.int64) for s in sequences.tolist()]
-        prompts = [self._requests.prompt(s).astype(np.int64) for s in sequences.tolist()]
-        counts = _token_counts(outputs, logits.shape[1])
-        is_seen = (counts > 0) | (_token_counts(prompts, logits.shape[1]) > 0)
-        penalised = self._penalise(logits[torch.from_numpy(rows)], counts, is_seen, sequences)
-        return logits.index_copy(0, torch.from_numpy(rows), penalised)
+        logits = logits.clone()
+        for row, sequence in zip(rows.tolist(), seq_ids[rows].tolist(), strict=True):
+            self._penalise(logits[row].numpy(), sequence)
+        return logits
 
-    def _penalise(self, logits: Tensor, counts: Tensor, is_seen: Tensor, sequences: NDArray[np.int64]) -> Tensor:
+    def _penalise(self, logits: NDArray[np.float32], sequence: int) -> None:
+        """Change one row [V] in place, at the tokens the sequence has had: a row is long, and they are few."""
         sampling = self._requests.sampling
-        repetition, presence, frequency = (
-            torch.from_numpy(column[sequences])[:, None]
-            for column in (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
-        )
-        repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-        return torch.where(is_seen, repeated, logits) - frequency * counts - presence * (counts > 0)
-
-
-def _token_counts(sequences: Sequence[NDArray[np.int64]], vocab_size: int) -> Tensor:
-    """How often each token occurs in each sequence, [N, V] float32."""
-    counts = torch.zeros(len(sequences), vocab_size)
-    for row, tokens in zip(counts, sequences, strict=True):
-        row.scatter_add_(0, torch.from_numpy(tokens), torch.ones(len(tokens)))
-    return counts
+        outputs = np.array(self._outputs[sequence], dtype=np.int64)
+        repetition = sampling.repetition_penalty[sequence]
+        if repetition != 1.0:
+            seen = np.union1d(self._requests.prompt(sequence), outputs)
+            logits[seen] = np.where(logits[seen] > 0, logits[seen] / repetition, logits[seen] * repetition)
+        written, counts = np.unique(outputs, return_counts=True)
+        logits[written] -= sampling.presence_penalty[sequence] + sampling.frequency_penalty[sequence] * counts
