@@ -14,28 +14,44 @@ from blendserve_core.data.unify import is_bytes
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """A column without dictionary encoding."""
-    if pat.is_dictionary(column.type):
-        return column.cast(column.type.value_type)
-    return column
+    """A column without dictionary encoding, and without an extension type such as JSON's."""
+    if isinstance(column, pa.ExtensionArray):
+        return plain(column.storage)
+    return column.cast(column.type.value_type) if pat.is_dictionary(column.type) else column
+
+
+def plain_type(data_type: pa.DataType) -> pa.DataType:
+    """The type of :func:`plain`'s result."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return plain_type(data_type.storage_type)
+    return data_type.value_type if isinstance(data_type, pa.DictionaryType) else data_type
+
+
+def values(column: pa.Array) -> tuple[list[Any], NDArray[np.bool_]]:
+    """Python value of every row, and which rows hold text that is no UTF-8 (no reader checks that); those are None too."""
+    is_broken = np.zeros(len(column), dtype=np.bool_)
+    try:
+        return column.to_pylist(), is_broken
+    except UnicodeDecodeError:
+        pass
+    found: list[Any] = [None] * len(column)
+    for row in range(len(column)):
+        try:
+            found[row] = column[row].as_py()
+        except UnicodeDecodeError:
+            is_broken[row] = True
+    return found, is_broken
 
 
 def texts(column: pa.Array) -> tuple[list[str | None], NDArray[np.bool_]]:
-    """Text of every row, and which rows hold bytes that are no UTF-8; those are None too."""
-    column = plain(column)
-    is_broken = np.zeros(len(column), dtype=np.bool_)
-    if not is_bytes(column.type):
-        try:
-            return column.to_pylist(), is_broken
-        except UnicodeDecodeError:
-            column = column.cast(pa.large_binary())
-    found: list[str | None] = []
-    for row, value in enumerate(column.to_pylist()):
-        try:
-            found.append(None if value is None else value.decode("utf-8"))
-        except UnicodeDecodeError:
-            found.append(None)
-            is_broken[row] = True
+    """Text of every row from strings or bytes, and which rows are no UTF-8; those are None too."""
+    found, is_broken = values(column)
+    if is_bytes(column.type):
+        for row, value in enumerate(found):
+            try:
+                found[row] = value and value.decode("utf-8")
+            except UnicodeDecodeError:
+                found[row], is_broken[row] = None, True
     return found, is_broken
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.types as pat
 
+from blendserve_core.data.arrays import plain_type
 from blendserve_core.data.unify import is_bytes, is_list, is_text
 from schemas.parameters import SamplingDefaults
 
@@ -74,7 +75,7 @@ def _prompt_kind(schema: pa.Schema, found: Mapping[str, str], mapping: Mapping[s
 
 
 def _check_type(ours: str, theirs: str, data_type: pa.DataType) -> None:
-    plain = data_type.value_type if pat.is_dictionary(data_type) else data_type  # pyright: ignore[reportAttributeAccessIssue]
+    plain = plain_type(data_type)
     is_right, wanted = _WANTED.get(ours, (_is_number, "numbers"))
     if not pat.is_null(plain) and not is_right(plain):
         way_out = f"; columns={{{ours!r}: ''}} leaves it unused" if ours not in PROMPT_KINDS else ""

@@ -54,8 +54,7 @@ class DuplicateIds:
 
 
 def _hash(ids: pa.Array) -> NDArray[np.uint64]:
-    values = ids.storage if isinstance(ids, pa.ExtensionArray) else plain(ids)
-    series = pl.from_arrow(values)
+    series = pl.from_arrow(plain(ids))
     assert isinstance(series, pl.Series)
     return series.hash().to_numpy()
 

@@ -27,7 +27,7 @@ def _to_message(number: int, item: Any) -> dict[str, Any]:
         item = dict(item)
     if not isinstance(item, dict):
         raise ValueError(f"message {number} is {item!r}, not an object with role and content")
-    message = {key: value for key, value in item.items() if value is not None}
+    message = {key: _decoded(number, value) for key, value in item.items() if value is not None}
     role = message.get("role")
     if role not in ROLES:
         raise ValueError(f"message {number} has role {role!r}; known roles: {', '.join(ROLES)}")
@@ -35,6 +35,13 @@ def _to_message(number: int, item: Any) -> dict[str, Any]:
         raise ValueError(f"message {number} has no content")
     message["content"] = _to_text(number, message.get("content", ""))
     return message
+
+
+def _decoded(number: int, value: Any) -> Any:
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else value
+    except UnicodeDecodeError as error:
+        raise ValueError(f"message {number} is not UTF-8") from error
 
 
 def _to_text(number: int, content: Any) -> str:

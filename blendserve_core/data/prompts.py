@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 from numpy.typing import NDArray
 
-from blendserve_core.data.arrays import plain, ragged, rows_of, texts, to_flat
+from blendserve_core.data.arrays import plain, ragged, rows_of, texts, to_flat, values
 from blendserve_core.data.columns import Columns, PromptKind
 from blendserve_core.data.messages import to_messages
 from blendserve_core.data.row_error import RowError
@@ -71,10 +71,13 @@ def _read_messages(column: pa.Array, tokenizer: PromptTokenizer, skipped: Collec
 
 def _conversations(column: pa.Array) -> list[tuple[Any, str]]:
     """Each row's list of messages, from lists or from JSON text, or what keeps it from being one."""
-    if is_list(column.type):
-        return [(value, "") for value in column.to_pylist()]
-    found, is_broken = texts(column)
-    return [(None, "messages are not UTF-8") if broken else _parse(text) for text, broken in zip(found, is_broken, strict=True)]
+    found, is_broken = values(column) if is_list(column.type) else texts(column)
+    parse = _as_it_is if is_list(column.type) else _parse
+    return [(None, "messages are not UTF-8") if bad else parse(value) for value, bad in zip(found, is_broken, strict=True)]
+
+
+def _as_it_is(value: Any) -> tuple[Any, str]:
+    return value, ""
 
 
 def _parse(text: str | None) -> tuple[Any, str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 from numpy.typing import NDArray
 
-from blendserve_core.data.arrays import null_mask, plain
+from blendserve_core.data.arrays import null_mask, plain, values
 from blendserve_core.data.row_error import RowError
 from schemas.parameters import SamplingDefaults
 
@@ -90,14 +90,13 @@ def _numbers(
     if column is None or pat.is_null(column.type):
         return np.full(num_rows, default, dtype=rule.dtype)
     is_null = null_mask(column)
-    values = _to_numpy(column, default)
-    with np.errstate(invalid="ignore"):
-        is_low = (values <= rule.low) if rule.low_open else (values < rule.low)
-        is_bad = is_low | ~(values <= rule.high)
+    given = _to_numpy(column, default)
+    is_low = (given <= rule.low) if rule.low_open else (given < rule.low)
+    is_bad = is_low | ~(given <= rule.high)
     if rule.dtype is np.int64:
-        is_bad |= values != np.floor(values)
+        is_bad |= given != np.floor(given)
     _report(errors, np.flatnonzero(is_bad & ~is_null), name, column, rule.words)
-    return np.where(is_bad | is_null, default, values).clip(-_INT32_MAX, _INT32_MAX).astype(rule.dtype)
+    return np.where(is_bad | is_null, default, given).clip(-_INT32_MAX, _INT32_MAX).astype(rule.dtype)
 
 
 def _to_numpy(column: pa.Array, null_value: float) -> NDArray[Any]:
@@ -111,12 +110,12 @@ def _seeds(column: pa.Array | None, num_rows: int, errors: dict[int, RowError]) 
     if column is None or pat.is_null(column.type):
         return np.zeros(num_rows, dtype=np.uint64), np.zeros(num_rows, dtype=np.bool_)
     is_null = null_mask(column)
-    values = _to_numpy(column, 0)
-    if values.dtype.kind == "f":
-        is_bad = ~((np.abs(values) <= 2.0**53) & (values == np.floor(values)))
+    given = _to_numpy(column, 0)
+    if given.dtype.kind == "f":
+        is_bad = ~((np.abs(given) <= 2.0**53) & (given == np.floor(given)))
         _report(errors, np.flatnonzero(is_bad & ~is_null), "seed", column, "a whole number of 64 bits")
-        values = np.where(is_bad, 0, values).astype(np.int64)
-    wide = values.astype(np.uint64) if values.dtype.kind == "u" else values.astype(np.int64).view(np.uint64)
+        given = np.where(is_bad, 0, given).astype(np.int64)
+    wide = given.astype(np.uint64) if given.dtype.kind == "u" else given.astype(np.int64).view(np.uint64)
     return wide, ~is_null
 
 
@@ -132,7 +131,7 @@ def _stops(
     if column is None or pat.is_null(column.type):
         return [default] * num_rows
     found: list[tuple[str, ...]] = []
-    for row, value in enumerate(column.to_pylist()):
+    for row, value in enumerate(values(column)[0]):
         stops = default if value is None else (value,) if isinstance(value, str) else tuple(value)
         if all(isinstance(stop, str) and stop for stop in stops):
             found.append(stops)

@@ -95,7 +95,7 @@ def _nullable_unless_everywhere(field: pa.Field, names_by_file: list[set[str]]) 
 
 def _common_number(a: pa.DataType, b: pa.DataType, exact: bool) -> pa.DataType:
     """The smallest number type that holds both exactly: integers as far as the float's mantissa goes."""
-    order = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+    order = [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.int8(), pa.int16(), pa.int32(), pa.int64()]
     order += [pa.float16(), pa.float32(), pa.float64()]
     for candidate in order:
         if _holds(candidate, a) and _holds(candidate, b):

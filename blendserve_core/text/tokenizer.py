@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2.exceptions import TemplateError
-
 
 class PromptTokenizer:
     """A model folder's tokenizer, with the few operations a batch job needs.
@@ -59,7 +57,7 @@ class PromptTokenizer:
             raise ValueError("the model has no chat template: give a prompt column instead of messages")
         try:
             return self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        except (TemplateError, TypeError, KeyError, AttributeError) as error:
+        except Exception as error:  # whatever a template does with a conversation is that conversation's error
             raise ValueError(f"chat template: {error}") from error
 
     def decode(self, token_ids: Sequence[int]) -> str:

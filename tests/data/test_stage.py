@@ -83,6 +83,33 @@ def test_messages_may_be_maps_or_have_text_parts(tokenizer, tmp_path):
     assert messages[2].startswith("messages are text, but not JSON")
 
 
+def broken_text(rows):
+    """Strings as a careless writer leaves them: Arrow's reader does not check that they are UTF-8."""
+    return pa.array(rows, pa.binary()).view(pa.string())
+
+
+def test_text_that_is_no_utf8_is_an_error_of_its_row_alone(tokenizer, tmp_path):
+    _, requests, errors = stage_rows({"prompt": broken_text([b"ok", b"\xff", None])}, tokenizer, tmp_path)
+    assert prompts(requests, tokenizer) == ["ok"]
+    assert [error["error"]["message"][:20] for error in errors] == ["prompt is not UTF-8", "prompt is null, empt"]
+
+
+def test_messages_that_are_no_utf8_are_errors_of_their_rows_alone(tokenizer, tmp_path):
+    texts = broken_text([b"Hi.", b"\xff"])
+    roles = pa.array([b"user", b"user"])
+    messages = pa.StructArray.from_arrays([roles, texts], ["role", "content"])
+    table = pa.table({"messages": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), messages)})
+    _, requests, errors = stage_rows(table, tokenizer, tmp_path)
+    assert prompts(requests, tokenizer) == ["user: Hi.\nassistant:"]
+    assert errors[0]["error"]["message"] == "messages are not UTF-8"
+
+
+def test_json_typed_messages_are_text(tokenizer, tmp_path):
+    column = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['[{"role": "user", "content": "Hi."}]']))
+    _, requests, _ = stage_rows(pa.table({"messages": column}), tokenizer, tmp_path)
+    assert prompts(requests, tokenizer) == ["user: Hi.\nassistant:"]
+
+
 def test_token_ids_are_taken_as_they_are(tokenizer, tmp_path):
     too_large = tokenizer.vocab_size
     lists = [[3, 1], None, [], [1, too_large], [-1], [2, None], [7]]
