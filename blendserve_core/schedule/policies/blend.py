@@ -25,7 +25,26 @@ class BlendSettings:
     fill: float = 0.98
     num_deviations: float = 0.5
     max_backfill: int = 16
-    reserve_smoothing: float = 0.05
+    max_reserve: float = 0.5
+    reserve_window: int = 512
+
+
+class LeftDemand:
+    """KV that the compute side needs to keep up a rate of prompt tokens.
+
+    By Little's law: requests that bring one prompt token per step hold as many KV tokens as they read over their lives, per
+    prompt token of theirs. ``num_own_tokens`` and ``kv_reads`` are [K], along the order.
+    """
+
+    def __init__(self, num_own_tokens: NDArray[np.float64], kv_reads: NDArray[np.float64]) -> None:
+        self._own = np.concatenate([[0.0], np.cumsum(num_own_tokens)])
+        self._held = np.concatenate([[0.0], np.cumsum(num_own_tokens + kv_reads)])
+
+    def kv_tokens(self, num_prefill_tokens: int, position: int, window: int) -> float:
+        """KV held at ``num_prefill_tokens`` per step by requests like the ``window`` next ones from ``position`` on."""
+        end = min(position + window, len(self._own) - 1)
+        num_own = self._own[end] - self._own[position]
+        return float(num_prefill_tokens * (self._held[end] - self._held[position]) / num_own) if num_own > 0 else 0.0
 
 
 class Blend:
@@ -36,6 +55,7 @@ class Blend:
         order: NDArray[np.int64],
         forecast: KvForecast,
         control: RatioControl,
+        demand: LeftDemand,
         num_requests: int,
         num_kv_tokens: int,
         settings: BlendSettings | None = None,
@@ -43,6 +63,7 @@ class Blend:
         self._waiting = TwoEnds(order, num_requests)
         self._forecast = forecast
         self._control = control
+        self._demand = demand
         self._num_kv_tokens = num_kv_tokens
         self._settings = settings or BlendSettings()
         self._num_outputs = np.zeros(num_requests, dtype=np.int32)
@@ -98,8 +119,11 @@ class Blend:
         self._steps_to_forecast = self._settings.forecast_every
         self._right_is_full = False
         self._forecast.rebuild(load.running, load.num_outputs)
-        left_tokens = float(load.kv_lens[self._waiting.side[load.running] == LEFT].sum())
-        self._left_reserve += self._settings.reserve_smoothing * (left_tokens - self._left_reserve)
+        # What enters now fills the memory thousands of steps from now, so the compute side's needs at that time count.
+        num_prefill_tokens = self._control.prefill_tokens_at(self._num_kv_tokens, load)
+        window = max(self._settings.reserve_window, self.num_waiting // 2)
+        num_tokens = self._demand.kv_tokens(num_prefill_tokens, self._waiting.left_position, window)
+        self._left_reserve = min(num_tokens, self._settings.max_reserve * self._num_kv_tokens)
 
     def _find_on_the_right(self) -> int | None:
         """The next memory-intensive request that fits; when the first does not, shorter ones behind it are tried."""

@@ -22,14 +22,13 @@ class KvForecast:
     """Expected KV tokens, and their variance, at a grid of step numbers from now: what runs, plus what is being admitted.
 
     Requests admitted together grow together, so p + d/2 for each is too little; the forecast sees the peak. A request that has
-    reached its age ends at one of its group's longer lengths, each as likely as the estimates say.
+    reached its age ends at one of its group's longer lengths, each as likely as the estimates say. ``num_own_tokens`` are a
+    prompt's tokens without those that it shares with its neighbours: cached prefixes are held once.
     """
 
-    def __init__(
-        self, estimates: LengthEstimates, num_prompt_tokens: NDArray[np.int32], max_outputs: NDArray[np.int32]
-    ) -> None:
+    def __init__(self, estimates: LengthEstimates, num_own_tokens: NDArray[np.int32], max_outputs: NDArray[np.int32]) -> None:
         self._estimates = estimates
-        self._num_prompt_tokens = num_prompt_tokens
+        self._num_own_tokens = num_own_tokens
         self._max_outputs = max_outputs
         self._horizon = horizon_steps(int(max_outputs.max(initial=1)))
         self._expected = np.zeros(len(self._horizon))
@@ -65,7 +64,7 @@ class KvForecast:
     ) -> None:
         estimates = self._estimates
         _add_requests(
-            expected, variance, self._horizon, requests, num_outputs, self._num_prompt_tokens, self._max_outputs,
+            expected, variance, self._horizon, requests, num_outputs, self._num_own_tokens, self._max_outputs,
             estimates.group, estimates.bin_tokens, estimates.bin_probability,
         )  # fmt: skip
 
@@ -76,7 +75,7 @@ def _one(request: int, num_outputs: int) -> tuple[NDArray[np.int64], NDArray[np.
 
 @numba.njit(cache=True)
 def _add_requests(
-    expected, variance, horizon, requests, num_outputs, num_prompt_tokens, max_outputs, group, bin_tokens, bin_probability
+    expected, variance, horizon, requests, num_outputs, num_own_tokens, max_outputs, group, bin_tokens, bin_probability
 ):
     num_bins = len(bin_probability)
     for i in range(len(requests)):
@@ -87,7 +86,7 @@ def _add_requests(
             first += 1
         # One that has outlived its whole group is expected to run as long again.
         total = bin_probability[first:].sum() if first < num_bins else 1.0
-        alive, held = total, num_prompt_tokens[request] + age
+        alive, held = total, num_own_tokens[request] + age
         bin_number = first
         for k in range(len(horizon)):
             reached = age + horizon[k]

@@ -9,7 +9,7 @@ from blendserve_core.perf.cost import CostModel
 from blendserve_core.plan.plan import Plan, Shard
 from blendserve_core.plan.sharing import shared_with_previous
 from blendserve_core.requests import RequestTable
-from blendserve_core.schedule.policies.blend import Blend
+from blendserve_core.schedule.policies.blend import Blend, LeftDemand
 from blendserve_core.schedule.policies.kv_forecast import KvForecast
 from blendserve_core.schedule.policies.ordered import OrderedAdmission
 from blendserve_core.schedule.policies.paper_blend import PaperBlend, RequestProfile
@@ -35,11 +35,20 @@ def make_policy(
     if name == "blend-paper":
         return PaperBlend(order, request_profile(plan, plan.shards[rank], requests, cost), capacity.num_tokens)
     if name == "blend":
-        compute_s, memory_s = request_times(plan, order, requests, cost)
-        forecast = KvForecast(plan.estimates, requests.num_prompt_tokens, requests.sampling.max_tokens)
-        control = RatioControl(cost, compute_s, memory_s)
-        return Blend(order, forecast, control, requests.num_requests, capacity.num_tokens)
+        return _blend(plan, order, requests, cost, capacity)
     raise ValueError(f"policy {name!r} is not known; use one of {', '.join(ORDERED)}, blend-paper, blend")
+
+
+def _blend(
+    plan: Plan, order: NDArray[np.int64], requests: RequestTable, cost: CostModel, capacity: Capacity
+) -> AdmissionPolicy:
+    compute_s, memory_s = request_times(plan, order, requests, cost)
+    num_own_tokens = requests.num_prompt_tokens.copy()
+    num_own_tokens[order] -= shared_with_previous(plan.tree, order)
+    forecast = KvForecast(plan.estimates, num_own_tokens, requests.sampling.max_tokens)
+    demand = LeftDemand(num_own_tokens[order].astype(np.float64), memory_s / cost.kv_token_s)
+    control = RatioControl(cost, compute_s, memory_s)
+    return Blend(order, forecast, control, demand, requests.num_requests, capacity.num_tokens)
 
 
 def request_times(

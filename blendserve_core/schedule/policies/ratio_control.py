@@ -42,15 +42,19 @@ class RatioControl:
 
     def prefill_tokens(self, load: Load, max_prefill_tokens: int) -> int:
         """Prompt tokens of this step, 0..max_prefill_tokens."""
-        has_nothing_to_overlap = self._cost.engine == "sequential" or self._remaining_memory_s <= 0.0
-        if has_nothing_to_overlap:
+        if self._cost.engine == "sequential" or self._remaining_memory_s <= 0.0:
             return max_prefill_tokens
-        memory_s = self._memory.factor * float(self._cost.step_memory_s(load.num_kv_tokens_read))
+        return min(max_prefill_tokens, self.prefill_tokens_at(load.num_kv_tokens_read, load))
+
+    def prefill_tokens_at(self, num_kv_tokens_read: int, load: Load) -> int:
+        """Prompt tokens that balance a step with these KV reads and the load's decodes."""
+        if self._remaining_memory_s <= 0.0:
+            return 0
+        memory_s = self._memory.factor * float(self._cost.step_memory_s(num_kv_tokens_read))
         target_s = memory_s * max(self._remaining_compute_s, 0.0) / self._remaining_memory_s
         decode_s = float(self._cost.step_compute_s(load.num_decode_tokens, load.num_decode_tokens, 0.0))
-        per_token_s = self._compute.factor * self._cost.gemm_token_s
-        num_tokens = (target_s - self._compute.factor * decode_s) / per_token_s
-        return int(np.clip(num_tokens, 0, max_prefill_tokens))
+        num_tokens = (target_s / self._compute.factor - decode_s) / self._cost.gemm_token_s
+        return max(0, int(num_tokens))
 
     def observe(self, outcome: StepOutcome) -> None:
         """Take a step's work off what remains, and compare its measured times with the predicted ones."""

@@ -27,6 +27,11 @@ class TwoEnds:
         self.side = np.zeros(num_requests, dtype=np.int8)
         self.num_waiting = len(order)
 
+    @property
+    def left_position(self) -> int:
+        """Where the left cursor stands in the order."""
+        return self._ends[LEFT]
+
     def peek(self, side: int) -> int | None:
         """The request that :meth:`take` would give for this side, or None when none waits there."""
         if self._returned[side]:
