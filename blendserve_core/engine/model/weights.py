@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -21,10 +22,7 @@ class Checkpoint:
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         self.folder = folder
         self.dtype = dtype
-        paths = sorted(folder.glob("*.safetensors"))
-        if not paths:
-            raise ValueError(f"{folder} holds no *.safetensors files; pickled weights are never read, convert them first")
-        self._files = [safe_open(path, framework="pt") for path in paths]
+        self._files = [safe_open(path, framework="pt") for path in weight_files(folder)]
         self._file_of = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118
 
     @property
@@ -39,6 +37,22 @@ class Checkpoint:
         parts = [self._file_of[name].get_tensor(name).to(self.dtype) for name in names]
         # A lone tensor may still be a view of the mapped file, which unpacked weights would keep reading from.
         return parts[0].clone() if len(parts) == 1 else torch.cat(parts)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that make up the model: some repositories keep a second copy of it under other names."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    elif (folder / "model.safetensors").is_file():
+        names = ["model.safetensors"]
+    else:
+        names = sorted(path.name for path in folder.glob("*.safetensors"))
+    if not names:
+        raise ValueError(f"{folder} holds no *.safetensors files; pickled weights are never read, convert them first")
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise ValueError(f"{folder} is incomplete: {_some(missing)} stand in {index.name} but are not there; fetch them again")
+    return [folder / name for name in names]
 
 
 def load_decoder(folder: Path, ops: TorchOps, dtype: torch.dtype) -> Decoder:

@@ -64,6 +64,19 @@ def test_pickled_weights_are_never_read(folder: Path) -> None:
         load(folder)
 
 
+def test_a_second_copy_under_other_names_is_not_read(folder: Path) -> None:
+    save_file({"layers.0.wq": torch.zeros(2)}, folder / "consolidated.safetensors")
+    load(folder)
+
+
+def test_a_shard_that_is_not_there_is_named(folder: Path) -> None:
+    saved_model(LlamaConfig(**SIZES), folder / "sharded", max_shard_size="20KB")
+    shards = sorted((folder / "sharded").glob("*.safetensors"))
+    shards[1].unlink()
+    with pytest.raises(ValueError, match=f"incomplete: {shards[1].name} stand in"):
+        load(folder / "sharded")
+
+
 def test_weights_outlive_the_files_they_were_read_from(folder: Path) -> None:
     decoder = load(folder)
     before = our_logits(decoder, torch.arange(9))
