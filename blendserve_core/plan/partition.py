@@ -34,27 +34,46 @@ class Partition:
 
 def cut_in_sequence(workload: Workload, order: Order, num_shards: int) -> Partition:
     """Consecutive ranges of nearly equal work: for the plain orders, which must not be reordered."""
-    pieces = cut_pieces(workload, order, num_shards)
-    load = pieces.load.mean(axis=1)
-    middle = (np.cumsum(load) - load / 2) / max(load.sum(), np.finfo(float).tiny)
-    shard = np.minimum((middle * num_shards).astype(np.int64), num_shards - 1)
-    return _partition(workload, order, pieces, shard, num_shards, "ranges", is_mixed=False)
+    kinds = {"ranges": cut_pieces(workload, order, num_shards)}
+    if num_shards > 1:
+        kinds["ranges through prefixes"] = cut_pieces(workload, order, num_shards, max_loss=np.inf)
+    return _fastest(
+        [
+            _partition(workload, order, pieces, _ranges(pieces, num_shards), num_shards, name, is_mixed=False)
+            for name, pieces in kinds.items()
+        ]
+    )
 
 
 def cut_balanced(workload: Workload, order: Order, num_shards: int) -> Partition:
-    """The best cut of a density order: each unit dealt to all shards, vector LPT over pieces, or the paper's dual scan."""
+    """The best cut of a density order: each unit dealt to all shards, vector LPT over pieces, or the paper's dual scan.
+
+    A last one cuts through shared prefixes, for jobs that have too little else to share out.
+    """
     pieces = cut_pieces(workload, order, num_shards)
     if num_shards == 1:
         return _partition(workload, order, pieces, np.zeros(len(pieces.unit), np.int64), 1, "whole", is_mixed=True)
     dealt = cut_pieces(workload, order, num_shards, per_unit=num_shards)
+    fine = cut_pieces(workload, order, num_shards, max_loss=np.inf)
     candidates = [
         ("dealt", dealt, deal(dealt, num_shards, spread_units=True)),
         ("lpt", pieces, deal(pieces, num_shards)),
         ("dual-scan", pieces, dual_scan(pieces, num_shards)),
+        ("lpt through prefixes", fine, deal(fine, num_shards)),
     ]
-    partitions = [_partition(workload, order, p, shard, num_shards, name, is_mixed=True) for name, p, shard in candidates]
+    return _fastest([_partition(workload, order, p, shard, num_shards, name, is_mixed=True) for name, p, shard in candidates])
+
+
+def _fastest(partitions: list[Partition]) -> Partition:
     slowest_s = np.array([partition.prediction.predicted_s.max() for partition in partitions])
     return partitions[int(np.argmax(slowest_s <= slowest_s.min() * (1 + TIE)))]
+
+
+def _ranges(pieces: Pieces, num_shards: int) -> NDArray[np.int64]:
+    """[P] shard of each piece, non-decreasing."""
+    load = pieces.load.mean(axis=1)
+    middle = (np.cumsum(load) - load / 2) / max(load.sum(), np.finfo(float).tiny)
+    return np.minimum((middle * num_shards).astype(np.int64), num_shards - 1)
 
 
 def deal(pieces: Pieces, num_shards: int, *, spread_units: bool = False) -> NDArray[np.int64]:
@@ -78,10 +97,11 @@ def _deal(order, load, unit, num_shards, spread_units):
         if spread_units and unit[piece] != last_unit:
             num_of_unit[:] = 0
             last_unit = unit[piece]
-        # Loads are shares of the whole job, so one piece of the same unit outweighs any load.
         best, least = 0, np.inf
         for candidate in range(num_shards):
-            fullness = num_of_unit[candidate] + max(done[candidate, 0] + load[piece, 0], done[candidate, 1] + load[piece, 1])
+            fullness = max(done[candidate, 0] + load[piece, 0], done[candidate, 1] + load[piece, 1])
+            # Loads are shares of the whole job, so one more piece of a unit outweighs them.
+            fullness += 2 * num_of_unit[candidate]
             if fullness < least:
                 best, least = candidate, fullness
         shard[piece] = best

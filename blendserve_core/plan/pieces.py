@@ -13,6 +13,8 @@ from blendserve_core.plan.sharing import shared_with_previous
 from blendserve_core.plan.workload import Workload
 
 PIECES_PER_SHARD = 32
+MAX_LOSS = 0.1
+"""Share of a piece's work that a cut may cost, by computing again the prefix that is shared across it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Pieces:
     """Consecutive parts of an order, P of them.
 
     indptr [P + 1] CSR over the order;  unit [P] the unit each comes from
-    load   [P, 2] shares of the job's compute and memory seconds
+    load   [P, 2] shares of all pieces' compute and memory seconds, each piece on its own
     """
 
     indptr: NDArray[np.int64]
@@ -28,52 +30,51 @@ class Pieces:
     load: NDArray[np.float64]
 
 
-def cut_pieces(workload: Workload, order: Order, num_shards: int, per_unit: int = 1) -> Pieces:
+def cut_pieces(workload: Workload, order: Order, num_shards: int, *, per_unit: int = 1, max_loss: float = MAX_LOSS) -> Pieces:
     """Cut units into pieces of at most about 1/32 of a shard; larger units into ``per_unit`` near equal ones at least.
 
-    One shard needs no pieces: its units stay whole.
+    A cut costs at most ``max_loss`` of its piece's work, so units whose requests share a long prefix may stay whole. So do all
+    units for a single shard.
     """
-    shared = shared_with_previous(workload.tree, order.order)
-    load = np.stack([workload.compute_s(order.order, shared), workload.memory_s(order.order)], axis=1)
-    load /= np.maximum(load.sum(axis=0), np.finfo(float).tiny)
+    requests = order.order
+    shared = shared_with_previous(workload.tree, requests)
+    seconds = np.stack([workload.compute_s(requests, shared), workload.memory_s(requests)], axis=1)
     indptr = order.unit_indptr
     if num_shards > 1:
-        work = load.mean(axis=1)
+        total_s = _totals(seconds)
+        loss = workload.cost.compute_s(shared, 0, 0) / total_s[0] / 2
+        work, largest = (seconds / total_s).mean(axis=1), 1 / (PIECES_PER_SHARD * num_shards)
         unit_work = np.add.reduceat(work, indptr[:-1]) if len(work) else work
-        largest = 1 / (PIECES_PER_SHARD * num_shards)
-        indptr = _cut(indptr, shared, work, np.where(unit_work > largest, np.minimum(unit_work / per_unit, largest), np.inf))
+        limit = np.where(unit_work > largest, np.minimum(unit_work / per_unit, largest), np.inf)
+        indptr = _cut(indptr, work, loss, limit, max_loss)
     starts = indptr[:-1]
-    unit = np.searchsorted(order.unit_indptr, starts, side="right") - 1
-    return Pieces(indptr, unit, np.add.reduceat(load, starts) if len(starts) else load)
+    # A piece may come first on its shard, and then computes its first prompt whole.
+    seconds[starts, 0] = workload.compute_s(requests[starts], np.zeros(len(starts), np.int32))
+    load_s = np.add.reduceat(seconds, starts) if len(starts) else seconds
+    return Pieces(indptr, np.searchsorted(order.unit_indptr, starts, side="right") - 1, load_s / _totals(load_s))
+
+
+def _totals(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[2] column sums, never 0."""
+    return np.maximum(seconds.sum(axis=0), np.finfo(float).tiny)
 
 
 @njit(cache=True)
-def _cut(unit_indptr, shared, work, limit):
-    """Cut wherever ``work`` since the last cut passes the unit's limit, going back to where the least prefix is shared."""
+def _cut(unit_indptr, work, loss, limit, max_loss):
+    """Cut when ``work`` since the last cut passes the unit's limit, where the least is lost between half of it and there."""
     cuts = [0]
     for unit in range(len(limit)):
-        start, half, done = unit_indptr[unit], unit_indptr[unit], 0.0
-        stop = unit_indptr[unit + 1]
-        i = start
-        while i < stop:
-            done += work[i]
-            i += 1
-            if done <= limit[unit] / 2:
-                half = i
+        done, best, done_at_best = 0.0, -1, 0.0
+        i = unit_indptr[unit] + 1
+        while i < unit_indptr[unit + 1]:
+            done += work[i - 1]
+            if done > limit[unit] / 2 and (best < 0 or loss[i] <= loss[best]):
+                best, done_at_best = i, done
             # The last of several equal pieces must not grow by a rounding error.
-            if done >= limit[unit] * 0.999 and i < stop:
-                start = _least_shared(shared, max(half, start + 1), i)
-                cuts.append(start)
-                i, half, done = start, start, 0.0
-        if stop > cuts[-1]:
-            cuts.append(stop)
+            if done >= limit[unit] * 0.999 and loss[best] <= max_loss * done_at_best:
+                cuts.append(best)
+                i, done, best = best, 0.0, -1
+            i += 1
+        if unit_indptr[unit + 1] > cuts[-1]:
+            cuts.append(unit_indptr[unit + 1])
     return np.array(cuts, np.int64)
-
-
-@njit(cache=True)
-def _least_shared(shared, first, last):
-    best = last
-    for i in range(last - 1, first - 1, -1):
-        if shared[i] < shared[best]:
-            best = i
-    return best

@@ -3,7 +3,7 @@ import pytest
 from planning import mixed_families, workload_of
 
 from blendserve_core.plan.node_costs import node_costs
-from blendserve_core.plan.order import density_order, first_come_order
+from blendserve_core.plan.order import density_order, depth_first_order, first_come_order
 from blendserve_core.plan.partition import cut_balanced, cut_in_sequence, deal, dual_scan
 from blendserve_core.plan.pieces import Pieces
 
@@ -66,6 +66,24 @@ def test_dealing_spreads_every_unit_over_all_shards():
     pieces = pieces_of(rng.random((12, 2)) + 0.5, np.repeat([0, 1, 2], 4))
     shard = deal(pieces, 4, spread_units=True)
     assert [sorted(shard[first : first + 4].tolist()) for first in (0, 4, 8)] == [[0, 1, 2, 3]] * 3
+
+
+def test_a_job_of_long_shared_prompts_is_cut_without_computing_them_again():
+    prompts = [[*[family] * 2000, i] for family in range(80) for i in range(8)]
+    workload, _ = workload_of(prompts, [20] * 640)
+    order = density_order(workload, node_costs(workload), seed=0)
+    one, four = (cut_balanced(workload, order, num_shards).prediction for num_shards in (1, 4))
+    assert four.tc_s.sum() < 1.01 * one.tc_s.sum()
+    assert four.predicted_s.max() < 1.03 * one.predicted_s.max() / 4
+
+
+@pytest.mark.parametrize("cut", [cut_balanced, cut_in_sequence])
+def test_a_job_under_one_long_prefix_is_shared_out_where_that_is_faster(cut):
+    workload, _ = workload_of([[1] * 3000 + [2, i] for i in range(100)], [200] * 100)
+    order = depth_first_order(workload.tree)
+    one, four = (cut(workload, order, num_shards).prediction for num_shards in (1, 4))
+    assert four.predicted_s.max() < one.predicted_s.max()
+    assert (four.predicted_s > 0).all()
 
 
 def test_the_dual_scan_gives_every_shard_both_ends():

@@ -41,3 +41,18 @@ def test_one_shard_needs_no_pieces():
     workload, _ = workload_of([[1, 1], [1, 2], [2, 3]], [5] * 3)
     order = depth_first_order(workload.tree)
     assert cut_pieces(workload, order, 1).indptr.tolist() == order.unit_indptr.tolist()
+
+
+def test_a_long_prefix_is_not_computed_twice_to_make_a_small_piece():
+    workload, _ = workload_of([[1] * 500 + [i] for i in range(100)], [3] * 100)
+    assert len(cut_pieces(workload, depth_first_order(workload.tree), 2).unit) == 1
+
+
+def test_a_piece_computes_its_first_prompt_whole():
+    workload, _ = workload_of([[1] * 5 + [i] * 50 for i in range(2, 102)], [3] * 100)
+    pieces = cut_pieces(workload, depth_first_order(workload.tree), 2)
+    sizes = np.diff(pieces.indptr)
+    request_s = workload.cost.compute_s(55, 3, 5)
+    expected = sizes * request_s + workload.cost.compute_s(5, 0, 0)
+    assert len(sizes) > 10
+    assert pieces.load[:, 0] == pytest.approx(expected / expected.sum())
