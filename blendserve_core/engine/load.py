@@ -8,8 +8,12 @@ import numpy as np
 import psutil
 import torch
 
-from blendserve_core.engine.cpu.attention import TorchAttention
+from blendserve_core.engine.cpu.attention import PagedAttention, TorchAttention
 from blendserve_core.engine.cpu.executor import CpuExecutor
+from blendserve_core.engine.cpu.native.attention import NativeAttention
+from blendserve_core.engine.cpu.native.choice import choose_kernels
+from blendserve_core.engine.cpu.native.kernels import NativeKernels
+from blendserve_core.engine.cpu.native.ops import NativeOps
 from blendserve_core.engine.cpu.ops import PackedOps
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.weights import load_decoder
@@ -31,10 +35,27 @@ def load_cpu_executor(model_folder: Path, requests: RequestTable, dtype: DtypeNa
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     number_format = {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
-    model = load_decoder(model_folder, PackedOps(), number_format)
-    capacity = plan_capacity(model.config, requests, number_format, options, psutil.virtual_memory().available)
-    attention = TorchAttention(model.config, capacity.num_pages, capacity.page_size, number_format)
+    config = ModelConfig.from_folder(model_folder)
+    kernels = choose_kernels(options.kernels, config, torch.get_num_threads())
+    model = load_decoder(model_folder, PackedOps() if kernels is None else NativeOps(kernels), number_format)
+    capacity = plan_capacity(config, requests, number_format, options, free_memory_bytes())
+    attention = make_attention(kernels, config, capacity, number_format)
     return CpuExecutor(model, attention, requests, capacity)
+
+
+def free_memory_bytes(cgroup_limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Memory that can still be had: the machine's, or less where a container is limited (cgroup v2)."""
+    available = psutil.virtual_memory().available
+    limit = cgroup_limit.read_text(encoding="utf-8").strip() if cgroup_limit.is_file() else "max"
+    return available if limit == "max" else min(available, int(limit) - psutil.Process().memory_info().rss)
+
+
+def make_attention(
+    kernels: NativeKernels | None, config: ModelConfig, capacity: Capacity, dtype: torch.dtype
+) -> PagedAttention:
+    if kernels is None:
+        return TorchAttention(config, capacity.num_pages, capacity.page_size, dtype)
+    return NativeAttention(config, kernels, capacity.num_pages, dtype)
 
 
 def plan_capacity(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from real_prompts import greedy_table
 
-from blendserve_core.engine.load import PAGE_SIZE, load_cpu_executor, plan_capacity
+from blendserve_core.engine.load import PAGE_SIZE, free_memory_bytes, load_cpu_executor, plan_capacity
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.schedule.step import Capacity
 from schemas.parameters import EngineOptions
@@ -46,6 +47,18 @@ def test_a_request_is_never_counted_beyond_the_models_context() -> None:
 
 def test_the_pool_leaves_half_of_the_memory_free() -> None:
     assert capacity_for(1000, available_bytes=100 * PAGE_BYTES).num_pages == 50
+
+
+@pytest.mark.parametrize("limit", ["max\n", f"{2**62}\n"])
+def test_a_container_without_a_tighter_limit_may_use_the_machine(limit: str, tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text(limit)
+    assert free_memory_bytes(tmp_path / "memory.max") > 2**20
+
+
+def test_a_containers_limit_counts_what_this_process_holds_already(tmp_path: Path) -> None:
+    held = psutil.Process().memory_info().rss
+    (tmp_path / "memory.max").write_text(f"{held + 2**20}\n")
+    assert free_memory_bytes(tmp_path / "memory.max") < 2**21
 
 
 def test_no_room_for_a_single_page_is_refused() -> None:
