@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 from numpy.typing import NDArray
 
-from blendserve_core.data.unify import is_bytes
+from blendserve_core.data.arrow_types import is_bytes
 
 
 def plain(column: pa.Array) -> pa.Array:
@@ -18,13 +18,6 @@ def plain(column: pa.Array) -> pa.Array:
     if isinstance(column, pa.ExtensionArray):
         return plain(column.storage)
     return column.cast(column.type.value_type) if pat.is_dictionary(column.type) else column
-
-
-def plain_type(data_type: pa.DataType) -> pa.DataType:
-    """The type of :func:`plain`'s result."""
-    if isinstance(data_type, pa.BaseExtensionType):
-        return plain_type(data_type.storage_type)
-    return data_type.value_type if isinstance(data_type, pa.DictionaryType) else data_type
 
 
 def values(column: pa.Array) -> tuple[list[Any], NDArray[np.bool_]]:

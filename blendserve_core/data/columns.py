@@ -9,8 +9,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.types as pat
 
-from blendserve_core.data.arrays import plain_type
-from blendserve_core.data.unify import is_bytes, is_list, is_text
+from blendserve_core.data.arrow_types import ListLike, fields_of, is_number, is_string, is_text, plain_type
 from schemas.parameters import SamplingDefaults
 
 PromptKind = Literal["messages", "prompt", "prompt_token_ids"]
@@ -83,31 +82,24 @@ def _check_type(ours: str, theirs: str, data_type: pa.DataType) -> None:
 
 
 def _is_number(data_type: pa.DataType) -> bool:
-    return pat.is_integer(data_type) or pat.is_floating(data_type) or pat.is_decimal(data_type)
-
-
-def _is_string(data_type: pa.DataType) -> bool:
-    return is_text(data_type) or is_bytes(data_type)
+    return is_number(data_type) or pat.is_decimal(data_type)
 
 
 def _is_list_of(is_value: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
     def is_right(data_type: pa.DataType) -> bool:
-        if not is_list(data_type):
-            return False
-        value_type = data_type.value_type  # pyright: ignore[reportAttributeAccessIssue]
-        return pat.is_null(value_type) or is_value(value_type)
+        return isinstance(data_type, ListLike) and (pat.is_null(data_type.value_type) or is_value(data_type.value_type))
 
     return is_right
 
 
 def _is_message(data_type: pa.DataType) -> bool:
-    if pat.is_map(data_type):
-        return True
-    return pat.is_struct(data_type) and {"role", "content"} <= {data_type.field(i).name for i in range(data_type.num_fields)}
+    if isinstance(data_type, pa.StructType):
+        return {"role", "content"} <= {field.name for field in fields_of(data_type)}
+    return pat.is_map(data_type)
 
 
 def _is_messages(data_type: pa.DataType) -> bool:
-    return _is_string(data_type) or _is_list_of(_is_message)(data_type)
+    return is_string(data_type) or _is_list_of(_is_message)(data_type)
 
 
 def _is_stop(data_type: pa.DataType) -> bool:
@@ -121,7 +113,7 @@ def _is_scalar(data_type: pa.DataType) -> bool:
 _WANTED: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "request_id": (_is_scalar, "single values"),
     "messages": (_is_messages, "a list of structs with role and content, or the same as JSON text"),
-    "prompt": (_is_string, "text"),
+    "prompt": (is_string, "text"),
     "prompt_token_ids": (_is_list_of(pat.is_integer), "lists of integers"),
     "stop": (_is_stop, "lists of strings, or text"),
     "stop_token_ids": (_is_list_of(pat.is_integer), "lists of integers"),

@@ -13,10 +13,10 @@ import pyarrow.types as pat
 from numpy.typing import NDArray
 
 from blendserve_core.data.arrays import plain, ragged, rows_of, texts, to_flat, values
+from blendserve_core.data.arrow_types import is_list
 from blendserve_core.data.columns import Columns, PromptKind
 from blendserve_core.data.messages import to_messages
 from blendserve_core.data.row_error import RowError
-from blendserve_core.data.unify import is_list
 from blendserve_core.text.tokenizer import PromptTokenizer
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.types as pat
 
+from blendserve_core.data.arrow_types import ListLike, fields_of, is_bytes, is_number, is_text
+
 
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]], *, exact: bool = True) -> pa.Schema:
     """Schema that holds the rows of all files: columns of the first file, then new ones as they appear.
@@ -55,26 +57,18 @@ def common_type(a: pa.DataType, b: pa.DataType, *, exact: bool = True) -> pa.Dat
     if pat.is_null(a) or pat.is_null(b):
         return b if pat.is_null(a) else a
     if pat.is_dictionary(a) or pat.is_dictionary(b):
-        return common_type(_values_of(a), _values_of(b), exact=exact)
+        return common_type(_undictionaried(a), _undictionaried(b), exact=exact)
     if is_text(a) and is_text(b):
         return pa.large_string()
     if is_bytes(a) and is_bytes(b):
         return pa.large_binary()
-    if _is_number(a) and _is_number(b):
+    if is_number(a) and is_number(b):
         return _common_number(a, b, exact)
-    if is_list(a) and is_list(b):
+    if isinstance(a, ListLike) and isinstance(b, ListLike):
         return _common_list(a, b, exact)
-    if pat.is_struct(a) and pat.is_struct(b):
+    if isinstance(a, pa.StructType) and isinstance(b, pa.StructType):
         return _common_struct(a, b, exact)
     raise TypeError("no type holds both without loss")
-
-
-def is_list(data_type: pa.DataType) -> bool:
-    """Any of Arrow's list types (maps are none of them)."""
-    return (
-        pat.is_list(data_type) or pat.is_large_list(data_type) or pat.is_fixed_size_list(data_type)
-        or pat.is_list_view(data_type) or pat.is_large_list_view(data_type)
-    )  # fmt: skip
 
 
 def _cast(column: pa.Array, data_type: pa.DataType) -> pa.Array:
@@ -119,40 +113,23 @@ def _magnitude_bits(integer: pa.DataType) -> int:
     return integer.bit_width - pat.is_signed_integer(integer)
 
 
-def _common_list(a: pa.DataType, b: pa.DataType, exact: bool) -> pa.DataType:
-    value = _common_field(a.value_field, b.value_field, exact)  # pyright: ignore[reportAttributeAccessIssue]
-    if pat.is_fixed_size_list(a) and pat.is_fixed_size_list(b) and a.list_size == b.list_size:  # pyright: ignore[reportAttributeAccessIssue]
-        return pa.list_(value, a.list_size)  # pyright: ignore[reportAttributeAccessIssue]
+def _common_list(a: ListLike, b: ListLike, exact: bool) -> pa.DataType:
+    value = _common_field(a.value_field, b.value_field, exact)
+    if isinstance(a, pa.FixedSizeListType) and isinstance(b, pa.FixedSizeListType) and a.list_size == b.list_size:
+        return pa.list_(value, a.list_size)
     return pa.list_(value) if pat.is_list(a) and pat.is_list(b) else pa.large_list(value)
 
 
-def _common_struct(a: pa.DataType, b: pa.DataType, exact: bool) -> pa.DataType:
-    fields = {field.name: field for field in _fields_of(a)}
-    for field in _fields_of(b):
-        known = fields.get(field.name)
-        fields[field.name] = field.with_nullable(True) if known is None else _common_field(known, field, exact)
-    in_both = {field.name for field in _fields_of(a)} & {field.name for field in _fields_of(b)}
+def _common_struct(a: pa.StructType, b: pa.StructType, exact: bool) -> pa.DataType:
+    fields = {field.name: field for field in fields_of(a)}
+    in_both = set(fields) & {field.name for field in fields_of(b)}
+    for field in fields_of(b):
+        fields[field.name] = _common_field(fields[field.name], field, exact) if field.name in in_both else field
     return pa.struct([field if name in in_both else field.with_nullable(True) for name, field in fields.items()])
 
 
-def _fields_of(struct: pa.DataType) -> list[pa.Field]:
-    return [struct.field(i) for i in range(struct.num_fields)]
-
-
-def _values_of(data_type: pa.DataType) -> pa.DataType:
-    return data_type.value_type if pat.is_dictionary(data_type) else data_type  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def is_text(data_type: pa.DataType) -> bool:
-    return pat.is_string(data_type) or pat.is_large_string(data_type) or pat.is_string_view(data_type)
-
-
-def is_bytes(data_type: pa.DataType) -> bool:
-    return pat.is_binary(data_type) or pat.is_large_binary(data_type) or pat.is_binary_view(data_type)
-
-
-def _is_number(data_type: pa.DataType) -> bool:
-    return pat.is_integer(data_type) or pat.is_floating(data_type)
+def _undictionaried(data_type: pa.DataType) -> pa.DataType:
+    return data_type.value_type if isinstance(data_type, pa.DictionaryType) else data_type
 
 
 def _refuse_repeated_names(file: str, schema: pa.Schema) -> None:

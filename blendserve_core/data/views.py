@@ -11,6 +11,8 @@ import base64
 import pyarrow as pa
 import pyarrow.types as pat
 
+from blendserve_core.data.arrow_types import fields_of
+
 ARROW_SCHEMA_KEY = "ARROW:schema"
 
 
@@ -34,7 +36,7 @@ def _plain_type(data_type: pa.DataType) -> pa.DataType:
     if pat.is_binary_view(data_type):
         return pa.binary()
     if isinstance(data_type, pa.StructType):
-        return pa.struct([_plain_field(data_type.field(i)) for i in range(data_type.num_fields)])
+        return pa.struct([_plain_field(field) for field in fields_of(data_type)])
     if isinstance(data_type, pa.MapType):
         return pa.map_(_plain_field(data_type.key_field), _plain_field(data_type.item_field), data_type.keys_sorted)
     if isinstance(data_type, pa.FixedSizeListType):
