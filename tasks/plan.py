@@ -12,12 +12,12 @@ from blendserve_core.plan.describe import describe
 from blendserve_core.plan.plan import Plan
 
 
-@task(name="plan", task_run_name="plan for {job.parameters.shards} shards, {job.parameters.policy}", cache_policy=NO_CACHE)
+@task(name="plan", task_run_name="plan, policy {job.parameters.policy}", cache_policy=NO_CACHE)
 def make_plan(job: Job) -> dict[str, Any]:
     return _show(core.make_job_plan(job))
 
 
-@task(name="preview plan", task_run_name="preview the plan, {job.parameters.policy}", cache_policy=NO_CACHE)
+@task(name="preview plan", task_run_name="preview the plan, policy {job.parameters.policy}", cache_policy=NO_CACHE)
 def preview_plan(job: Job) -> dict[str, Any]:
     return _show(core.preview_plan(job))
 

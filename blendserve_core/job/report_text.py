@@ -23,9 +23,10 @@ def report_text(job: Job, manifest: Manifest, plan: Plan) -> str:
 
 def _what_ran(job: Job, manifest: Manifest) -> str:
     parameters = job.parameters
+    shards = "shard" if manifest.num_shards == 1 else "shards"
     return (
         f"{manifest.num_requests:,} requests from `{parameters.requests}` on `{parameters.model}` ({parameters.dtype}), "
-        f"in {manifest.num_shards} shard(s), policy `{manifest.policy}`."
+        f"in {manifest.num_shards} {shards}, policy `{manifest.policy}`."
     )
 
 

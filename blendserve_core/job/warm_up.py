@@ -30,7 +30,7 @@ def warm_up(job: Job, on_progress: OnProgress | None = None) -> EngineManifest |
     sample = Plan.load(workspace.warm_up_plan).shards[0]
     if sample.num_requests == 0:
         return None
-    enough = int(np.ceil(SHARE_WAITED_FOR * sample.num_requests))
+    enough = max(1, int(SHARE_WAITED_FOR * sample.num_requests))
     return run_engine_once(
         job, 0, workspace.warm_up_plan, workspace.warm_up, on_progress, policy="depth-first", stop_at_finished=enough
     )

@@ -75,7 +75,7 @@ def test_runs_have_names_a_person_can_read(parameters: JobParameters) -> None:
         flow_run = client.read_flow_run(state.state_details.flow_run_id)
         runs = client.read_task_runs(task_run_filter=TaskRunFilter(flow_run_id={"any_": [flow_run.id]}))
     assert flow_run.name == "plan requests.parquet with tiny-llama"
-    assert {"stage requests", "preview the plan, blend"} <= {run.name for run in runs}
+    assert {"stage requests", "preview the plan, policy blend"} <= {run.name for run in runs}
 
 
 def test_the_form_of_the_flow_shows_every_parameter_with_its_bounds() -> None:
