@@ -39,7 +39,8 @@ class Shard:
     """One data-parallel rank's part of the plan, the order in which its requests may enter.
 
     order        [K] int64 request indices
-    unit_indptr  [U + 1] int64 CSR over ``order``: schedulable units (requests that share a prefix stay in one unit)
+    unit_indptr  [U + 1] int64 CSR over ``order``: schedulable units. Requests that share a long prefix stay in one; a whole
+                 unit may move to another shard at little cost
     tc_s, tm_s   predicted compute and memory seconds;  predicted_s  predicted seconds on the engine
     """
 
