@@ -34,7 +34,7 @@ class EngineProgress:
             self._log(progress)
 
     def _show(self, progress: Progress) -> None:
-        percent = 100.0 * progress.num_finished / max(progress.num_total, 1)
+        percent = 100.0 * progress.num_finished / progress.num_total if progress.num_total else 100.0
         if self._artifact is None:
             artifact = create_progress_artifact(percent, description=f"Requests finished by {self._name}")
             assert isinstance(artifact, UUID)
