@@ -49,7 +49,7 @@ def find_files(requests: str) -> list[InputFile]:
 
     Names beginning with ``.`` or ``_`` and unknown suffixes are passed over, except for a file named outright.
     """
-    fs, root = url_to_fs(requests, **({"expand": True} if requests.startswith("~") else {}))
+    fs, root = url_to_fs(requests)
     if fs.isfile(root):
         return [_input_file(fs, fs.info(root), PurePosixPath(root).parent)]
     if fs.isdir(root):

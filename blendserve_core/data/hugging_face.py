@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from blendserve_core.data.batches import first_rows, rows_of_size
+from blendserve_core.data.files import JSONL_SUFFIXES, PARQUET_SUFFIXES
 from blendserve_core.data.parquet_types import as_parquet_stores
 from blendserve_core.data.unify import conform
 from blendserve_core.data.views import without_views
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _SAVED_MARKS = ("state.json", "dataset_dict.json")
 
 
@@ -36,7 +37,7 @@ class HuggingFaceSource:
         if is_saved_dataset(name):
             loaded = datasets.load_from_disk(str(Path(name).expanduser()))
         else:
-            loaded = datasets.load_dataset(name, split=split, revision=revision)
+            loaded = _load(name, split, revision)
         if isinstance(loaded, datasets.DatasetDict):
             loaded = loaded[_one_split(name, [str(known) for known in loaded], split)]
         elif split and str(loaded.split) != split and is_saved_dataset(name):
@@ -66,8 +67,20 @@ def is_saved_dataset(name: str) -> bool:
 
 
 def looks_like_hub_id(name: str) -> bool:
-    """Whether a name that is no path may be a dataset on the hub, such as ``openai/gsm8k``."""
-    return _HUB_ID.fullmatch(name) is not None and not Path(name).suffix and not Path(name).exists()
+    """Whether a name may be a dataset on the hub, such as ``openai/gsm8k``."""
+    is_file_name = name.lower().endswith(PARQUET_SUFFIXES + JSONL_SUFFIXES)
+    return _HUB_ID.fullmatch(name) is not None and not is_file_name
+
+
+def _load(name: str, split: str | None, revision: str | None) -> Any:
+    import datasets
+
+    try:
+        return datasets.load_dataset(name, split=split, revision=revision)
+    except OSError as error:
+        raise FileNotFoundError(
+            f"{name}: no Parquet or JSON Lines file here, and not to be had as a Hugging Face dataset: {error}"
+        ) from error
 
 
 def _one_split(name: str, splits: list[str], wanted: str | None) -> str:

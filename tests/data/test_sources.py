@@ -164,6 +164,20 @@ def test_a_local_folder_is_loaded_by_datasets_where_a_split_is_asked_for(tmp_pat
     assert open_rows(tmp_path / "hub", dataset_split="test") == [{"prompt": "b"}]
 
 
+@pytest.mark.parametrize("name", ["gsm8k", "openai/gsm8k", "mlfoundations/dclm-baseline-1.0"])
+def test_what_is_no_file_may_be_on_the_hub(name, monkeypatch):
+    asked = []
+
+    def unreachable(*args, **options):
+        asked.append((args, options))
+        raise ConnectionError("the hub cannot be reached")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(FileNotFoundError, match=r"no Parquet or JSON Lines file here.*hub cannot be reached"):
+        open_source(parameters(name, dataset_revision="main"))
+    assert asked == [((name,), {"split": None, "revision": "main"})]
+
+
 PLAIN = ["Say 0.", "Say 1.", "Say 2."]
 
 
