@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from blendserve_core.data.batches import MAX_BATCH_BYTES, MAX_BATCH_ROWS, first_rows
 from blendserve_core.data.files import InputFile, digest_of
+from blendserve_core.data.json_text import parse_json
 from blendserve_core.data.parquet_types import as_parquet_stores
 from blendserve_core.data.unify import unify_schemas
 
@@ -84,22 +84,11 @@ def _decompressed(raw: Any) -> Any:
 
 def _parse(place: str, text: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text)
+    except ValueError as error:
         raise ValueError(f"{place}: not JSON: {error}. Mend or drop the line.") from error
     if not isinstance(value, dict):
         raise ValueError(f"{place}: a JSON {type(value).__name__}, where each line must be an object.")
-    return _without_lone_surrogates(value) if b"\\ud" in text.lower() else value
-
-
-def _without_lone_surrogates(value: Any) -> Any:
-    """Half a surrogate pair is no character, and no file could hold it: it becomes U+FFFD."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_without_lone_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {_without_lone_surrogates(key): _without_lone_surrogates(item) for key, item in value.items()}
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from blendserve_core.data.arrays import plain, ragged, rows_of, texts, to_flat, values
 from blendserve_core.data.arrow_types import is_list
 from blendserve_core.data.columns import Columns, PromptKind
+from blendserve_core.data.json_text import parse_json
 from blendserve_core.data.messages import to_messages
 from blendserve_core.data.row_error import RowError
 from blendserve_core.text.tokenizer import PromptTokenizer
@@ -84,8 +84,8 @@ def _parse(text: str | None) -> tuple[Any, str]:
     if text is None:
         return None, ""
     try:
-        return json.loads(text), ""
-    except (ValueError, RecursionError) as error:
+        return parse_json(text), ""
+    except ValueError as error:
         return None, f"messages are text, but not JSON: {error}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from reprlib import repr as short
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,7 +138,7 @@ def _stops(
             found.append(stops)
             continue
         found.append(())
-        _add(errors, row, f"stop is {value!r}; it must be strings that are not empty")
+        _add(errors, row, f"stop is {short(value)}; it must be strings that are not empty")
     return found
 
 
@@ -153,7 +154,7 @@ def _stop_token_ids(
             found.append(token_ids)
             continue
         found.append(())
-        _add(errors, row, f"stop_token_ids is {value!r}; each must be from 0 to {vocab_size - 1}")
+        _add(errors, row, f"stop_token_ids is {short(value)}; each must be from 0 to {vocab_size - 1}")
     return found
 
 

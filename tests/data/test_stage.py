@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -102,6 +104,26 @@ def test_messages_that_are_no_utf8_are_errors_of_their_rows_alone(tokenizer, tmp
     _, requests, errors = stage_rows(table, tokenizer, tmp_path)
     assert prompts(requests, tokenizer) == ["user: Hi.\nassistant:"]
     assert errors[0]["error"]["message"] == "messages are not UTF-8"
+
+
+MESSAGE_LIKE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["user", "system", "role", "Hi.", "\ud83d", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "type", "text", "tool_calls"]), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.lists(st.lists(MESSAGE_LIKE, max_size=3) | MESSAGE_LIKE, min_size=20, max_size=20))
+def test_any_json_is_a_conversation_or_the_error_of_its_row(tokenizer, tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("fuzz")
+    manifest, requests, errors = stage_rows({"messages": [json.dumps(row) for row in rows]}, tokenizer, folder)
+    assert manifest.num_sequences + manifest.num_errors == 20
+    assert sorted([*requests.row.tolist(), *(error["row"] for error in errors)]) == list(range(20))
+    assert all(error["error"]["type"] == "invalid_messages" for error in errors)
 
 
 def test_json_typed_messages_are_text(tokenizer, tmp_path):
