@@ -172,16 +172,24 @@ def _group(log_density, width):
 
 
 @njit(cache=True)
+def _key(host, log_density, width):
+    """Groups of the finest width are the same for all opened nodes: putting them together loses no sharing."""
+    if width == GROUP_WIDTH:
+        host = 0
+    return host * MAX_GROUPS + _group(log_density, width)
+
+
+@njit(cache=True)
 def _unit_keys(nodes, is_open, width):
-    """Unit of each node's own requests as (opened node, group); a closed subtree is whole in its parent's group."""
+    """Unit of each node's own requests; a closed subtree is whole in one of its opened parent's groups."""
     key = np.zeros(len(is_open), np.int64)
     for node in range(len(is_open)):
         up = nodes.parent[node]
         if is_open[node]:
             if not np.isnan(nodes.own[node]):
-                key[node] = node * MAX_GROUPS + _group(nodes.own[node], width[node])
+                key[node] = _key(node, nodes.own[node], width[node])
         elif up >= 0 and is_open[up]:
-            key[node] = up * MAX_GROUPS + _group(nodes.part[node], width[up])
+            key[node] = _key(up, nodes.part[node], width[up])
         elif up >= 0:
             key[node] = key[up]
     return key
