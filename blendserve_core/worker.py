@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from blendserve_core.collect import Collector
@@ -28,7 +29,7 @@ from blendserve_core.progress import ProgressMeter
 from blendserve_core.requests import RequestTable
 from blendserve_core.run import run_steps
 from blendserve_core.schedule.policies.make import make_policy
-from blendserve_core.schedule.scheduler import Scheduler
+from blendserve_core.schedule.scheduler import Counters, Scheduler
 from blendserve_core.schedule.step import Executor
 from blendserve_core.text.tokenizer import PromptTokenizer
 from blendserve_core.unfinished import load_unfinished, save_unfinished
@@ -83,14 +84,20 @@ class Work:
 
 def serve(work: Work, stop: StopFlag) -> EngineManifest:
     """Generate what is left of a shard and write it to the engine's folder."""
-    started = time.monotonic()
     tokenizer = PromptTokenizer.load(Path(work.spec.model_folder))
     with closing(load_cpu_executor(Path(work.spec.model_folder), work.requests, work.spec.dtype, work.spec.engine)) as executor:
         scheduler = make_scheduler(work, executor, tokenizer.eos_token_ids)
-        engine_start_s = time.monotonic() - started
+        engine_start_s = time.time() - psutil.Process().create_time()
         meter, is_complete = _run(work, scheduler, executor, Collector(work.requests, tokenizer, work.outputs_so_far), stop)
     save_unfinished(work.folder, scheduler.unfinished_outputs())
     return meter.manifest(work.spec.rank, scheduler.counters, engine_start_s, interrupted=not is_complete)
+
+
+def nothing_left(work: Work) -> EngineManifest:
+    """Of a shard that earlier engines finished; no model is loaded for it."""
+    num_planned = work.plan.shards[work.spec.rank].num_requests
+    meter = ProgressMeter(work.folder / "progress.json", work.requests, num_planned, num_planned)
+    return meter.manifest(work.spec.rank, Counters(), engine_start_s=0.0, interrupted=False)
 
 
 def make_scheduler(work: Work, executor: Executor, eos_token_ids: tuple[int, ...]) -> Scheduler:
@@ -134,7 +141,8 @@ def main(spec_path: str, parent_pid: str) -> None:
     stop = StopFlag()
     die_with_parent(int(parent_pid))
     work = Work.load(EngineSpec.read(Path(spec_path)))
-    serve(work, stop).write(work.folder / "manifest.json")
+    manifest = serve(work, stop) if len(work.order) else nothing_left(work)
+    manifest.write(work.folder / "manifest.json")
 
 
 if __name__ == "__main__":
