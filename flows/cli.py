@@ -13,7 +13,7 @@ from blendserve_core.job.interrupt import Interrupted
 from blendserve_core.job.job import JobFailed
 from blendserve_core.supervise import EngineError
 
-FAILED, USER_ERROR = 1, 2
+FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
 
 # The embedded server needs longer than its default 20 s on a busy machine, and tries to call home when it is up.
 PREFECT_DEFAULTS = {
@@ -54,6 +54,8 @@ def call(arguments: list[str]) -> int:
         return _complain(str(error), FAILED)
     except (CycloptsError, ValueError, OSError) as error:
         return _complain(_one_line(error), USER_ERROR)
+    except KeyboardInterrupt:
+        return _complain("stopped; the same command goes on from here", INTERRUPTED)
     return 0
 
 
