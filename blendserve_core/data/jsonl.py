@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from blendserve_core.data.batches import MAX_BATCH_BYTES, MAX_BATCH_ROWS, first_
 from blendserve_core.data.files import InputFile, digest_of
 from blendserve_core.data.json_text import parse_json
 from blendserve_core.data.parquet_types import as_parquet_stores
-from blendserve_core.data.unify import unify_schemas
+from blendserve_core.data.unify import NoCommonType, unify_schemas
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -32,11 +33,14 @@ class JsonlSource:
     """Rows of JSON Lines files. The schema needs a pass over all lines, made when first asked for; a key may come late.
 
     Raises ValueError naming file and line for a line that is no JSON object, and for a value whose type no other row's shares.
+    Only conversations (column ``messages``) may differ in shape from row to row; they are then carried as JSON text.
     """
 
-    def __init__(self, files: list[InputFile], limit: int | None = None) -> None:
+    def __init__(self, files: list[InputFile], limit: int | None = None, messages: str = "messages") -> None:
         self._files = files
         self._limit = limit
+        self._messages = messages
+        self._keeps_messages_as_text = False
         self._schema: pa.Schema | None = None
 
     @property
@@ -46,20 +50,31 @@ class JsonlSource:
     @property
     def schema(self) -> pa.Schema:
         if self._schema is None:
-            self._schema = self._read_schema()
+            try:
+                self._schema = self._read_schema()
+            except NoCommonType:
+                self._keeps_messages_as_text = True
+                self._schema = self._read_schema()
         return self._schema
-
-    def _read_schema(self) -> pa.Schema:
-        schemas = ((lines[0].place, _schema_of(lines)) for lines in self._chunks())
-        return as_parquet_stores(unify_schemas(schemas, exact=False))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         row_type = pa.struct(list(self.schema))
         batches = (pa.RecordBatch.from_struct_array(_rows(lines, row_type)) for lines in self._chunks())
         return first_rows(batches, self._limit)
 
+    def _read_schema(self) -> pa.Schema:
+        schemas = ((lines[0].place, _schema_of(lines)) for lines in self._chunks())
+        return as_parquet_stores(unify_schemas(schemas, exact=False))
+
     def _chunks(self) -> Iterator[list[Line]]:
-        return _chunked(line for file in self._files for line in _lines(file))
+        lines = (line for file in self._files for line in _lines(file))
+        return _chunked(map(self._with_text, lines) if self._keeps_messages_as_text else lines)
+
+    def _with_text(self, line: Line) -> Line:
+        messages = line.value.get(self._messages)
+        if messages is None or isinstance(messages, str):
+            return line
+        return line._replace(value=line.value | {self._messages: json.dumps(messages, ensure_ascii=False)})
 
 
 def _lines(file: InputFile) -> Iterator[Line]:
@@ -116,7 +131,7 @@ def _schema_of_one(line: Line) -> pa.Schema:
     try:
         return pa.schema(list(pa.array([line.value]).type))
     except _UNREADABLE as error:
-        raise ValueError(f"{line.place}: {error}") from error
+        raise NoCommonType(f"{line.place}: {error}") from error
 
 
 def _rows(lines: list[Line], row_type: pa.DataType) -> pa.StructArray:

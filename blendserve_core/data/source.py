@@ -36,12 +36,12 @@ def open_source(parameters: JobParameters) -> Source:
 
     Raises ValueError or OSError naming the file, and the column or line, where there is nothing to read.
     """
-    requests, limit = parameters.requests, parameters.limit
+    requests = parameters.requests
     if parameters.dataset_split or parameters.dataset_revision or is_saved_dataset(requests):
         return _hugging_face(parameters)
     files = find_files(requests)
     if files:
-        return _file_source(requests, files, limit)
+        return _file_source(parameters, files)
     if looks_like_hub_id(requests) or Path(requests).is_dir():
         return _hugging_face(parameters)
     raise FileNotFoundError(
@@ -50,11 +50,15 @@ def open_source(parameters: JobParameters) -> Source:
     )
 
 
-def _file_source(requests: str, files: list[InputFile], limit: int | None) -> Source:
+def _file_source(parameters: JobParameters, files: list[InputFile]) -> Source:
     kinds = {is_parquet(file) for file in files}
     if len(kinds) == 2:
-        raise ValueError(f"{requests}: holds both Parquet and JSON Lines files. Name one kind by a glob, such as '*.parquet'.")
-    return ParquetSource(files, limit) if kinds.pop() else JsonlSource(files, limit)
+        raise ValueError(
+            f"{parameters.requests}: holds both Parquet and JSON Lines files. Name one kind by a glob, such as '*.parquet'."
+        )
+    if kinds.pop():
+        return ParquetSource(files, parameters.limit)
+    return JsonlSource(files, parameters.limit, messages=parameters.columns.get("messages", "messages"))
 
 
 def _hugging_face(parameters: JobParameters) -> Source:

@@ -10,11 +10,15 @@ import pyarrow.types as pat
 from blendserve_core.data.arrow_types import ListLike, fields_of, is_bytes, is_number, is_text
 
 
+class NoCommonType(ValueError):
+    """Values of one column that no type holds without loss."""
+
+
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]], *, exact: bool = True) -> pa.Schema:
     """Schema that holds the rows of all files: columns of the first file, then new ones as they appear.
 
     ``schemas`` are pairs of file name and schema. Columns are matched by name; one that a file lacks is null there. Raises
-    ValueError naming the column and both files where two types have no common one. ``exact`` as in :func:`common_type`.
+    NoCommonType, a ValueError, naming the column and both files where two types have none. ``exact`` as in :func:`common_type`.
     """
     fields: dict[str, pa.Field] = {}
     origins: dict[str, str] = {}
@@ -27,7 +31,7 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]], *, exact: bool = Tru
             try:
                 fields[field.name] = field if known is None else _common_field(known, field, exact)
             except TypeError as error:
-                raise ValueError(
+                raise NoCommonType(
                     f"column {field.name!r} is {field.type} in {file}, but {known.type if known else None} in "
                     f"{origins[field.name]}: {error}. Write both files with one type, or name only files that agree."
                 ) from error

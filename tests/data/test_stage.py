@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from staging_helpers import parameters, read_errors, stage_rows
+from staging_helpers import errors_by_row, parameters, read_errors, stage_file, stage_rows
 
 from blendserve_core.data.rng_keys import rng_keys
 from blendserve_core.data.stage import stage
@@ -124,6 +124,28 @@ def test_any_json_is_a_conversation_or_the_error_of_its_row(tokenizer, tmp_path_
     assert manifest.num_sequences + manifest.num_errors == 20
     assert sorted([*requests.row.tolist(), *(error["row"] for error in errors)]) == list(range(20))
     assert all(error["error"]["type"] == "invalid_messages" for error in errors)
+
+
+def test_conversations_of_different_shapes_in_json_lines_are_carried_as_text(tokenizer, tmp_path):
+    lines = [
+        {"messages": [{"role": "user", "content": "Hi."}], "k": 1},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Grüße"}]}]},
+        {"messages": None},
+        {"messages": [1, {"role": "user"}]},
+    ]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    stage_file(tmp_path / "x.jsonl", tokenizer, tmp_path / "staged")
+    requests = RequestTable.load(tmp_path / "staged")
+    assert prompts(requests, tokenizer) == ["user: Hi.\nassistant:", "user: Grüße\nassistant:"]
+    assert errors_by_row(tmp_path / "staged") == {
+        2: "messages are null or empty",
+        3: "message 1 is 1, not an object with role and content",
+    }
+    carried = pq.read_table(tmp_path / "staged" / "input-00000.parquet")
+    assert [text and json.loads(text) for text in carried.column("messages").to_pylist()] == [
+        line["messages"] for line in lines
+    ]
+    assert carried.column("k").to_pylist() == [1, None, None, None]
 
 
 def test_json_typed_messages_are_text(tokenizer, tmp_path):
