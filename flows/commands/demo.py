@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from blendserve_core.data.demo import write_demo_requests
@@ -20,6 +21,7 @@ def demo(*, output: str = "runs/demo", options: Options = DEFAULT_OPTIONS, json:
     output
         Folder for the requests and for what comes of them.
     """
+    print("Preparing the demo's requests and its model ...", file=sys.stderr)
     requests = Path(output) / "requests.parquet"
     write_demo_requests(requests)
     job = prepare(job_parameters(str(requests), output, [], options))
