@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 PolicyName = Literal["first-come", "depth-first", "random", "blend-paper", "blend"]
 DtypeName = Literal["bfloat16", "float32"]
+KernelsName = Literal["auto", "native", "torch"]
 
 
 class SamplingDefaults(BaseModel):
@@ -44,6 +45,7 @@ class EngineOptions(BaseModel):
     kv_cache_tokens: int | None = Field(default=None, ge=16, description="Tokens the KV pool holds, per shard")
     prefix_sharing: bool = Field(default=True, description="Compute shared prefixes once")
     threads: int | None = Field(default=None, ge=1, description="CPU threads per engine")
+    kernels: KernelsName = Field(default="auto", description="CPU kernels: native where they can be built, else torch")
 
 
 class JobOptions(BaseModel):

@@ -136,7 +136,7 @@ def test_shapes_that_do_not_fit_are_refused(kernels: NativeKernels) -> None:
     groups = case.groups([[0]], [[40]])
     with pytest.raises(ValueError, match="do not fit"):
         attend(kernels, random_queries(1, 3, 64, torch.float32), case.pages, groups)
-    with pytest.raises(ValueError, match="expected torch.bfloat16"):
+    with pytest.raises(ValueError, match=r"expected torch\.bfloat16"):
         attend(kernels, random_queries(1, 4, 64, torch.bfloat16), case.pages, groups)
     with pytest.raises(ValueError, match="not contiguous"):
         attend(kernels, random_queries(1, 64, 4, torch.float32).transpose(1, 2), case.pages, groups)

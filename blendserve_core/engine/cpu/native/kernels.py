@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from blendserve_core.engine.cpu.native.layout import PAGE_SIZE, WIDTH_MULTIPLE
 from blendserve_core.engine.cpu.native.library import load_library
 
 
@@ -123,7 +125,7 @@ class NativeKernels:
         """
         _check_dtype(kv_pages, q.dtype)
         num_kv_heads, head_dim = kv_pages.shape[1], q.shape[2]
-        if q.shape[1] % num_kv_heads or kv_pages.shape[-1] != 16 * head_dim or out.shape != q.shape:
+        if q.shape[1] % num_kv_heads or kv_pages.shape[-1] != PAGE_SIZE * head_dim or out.shape != q.shape:
             raise ValueError(f"q {tuple(q.shape)}, out {tuple(out.shape)} and pages {tuple(kv_pages.shape)} do not fit")
         args = _AttentionArgs(
             q=_pointer(q, rows_only=True),
@@ -222,7 +224,7 @@ class NativeKernels:
         )
         self._run(self._library.blend_merge_states, args, lse_a.numel(), out.dtype)
 
-    def _run(self, function: ctypes._CFuncPtr, args: ctypes.Structure, num_items: int, dtype: torch.dtype) -> None:
+    def _run(self, function: Callable[..., None], args: ctypes.Structure, num_items: int, dtype: torch.dtype) -> None:
         function(ctypes.byref(args), num_items, _DTYPE_CODES[dtype], self.isa, self.num_threads)
 
 
@@ -241,6 +243,6 @@ def _check_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _check_width(dim: int) -> int:
-    if dim % 16:
-        raise ValueError(f"the last dimension must be a multiple of 16, not {dim}")
+    if dim % WIDTH_MULTIPLE:
+        raise ValueError(f"the last dimension must be a multiple of {WIDTH_MULTIPLE}, not {dim}")
     return dim

@@ -1,0 +1,78 @@
+"""Which rows of a step read which pages: each sequence its own, and sequences with a common prefix that prefix once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blendserve_core.engine.cpu.layout import num_new_tokens, token_positions
+from blendserve_core.engine.cpu.native.kernels import AttentionGroups
+from blendserve_core.engine.cpu.native.layout import PAGE_SIZE
+from blendserve_core.schedule.step import StepPlan
+
+# Rows that pass over pages together; the kernel cuts longer groups (kMaxUnitRows query heads of one KV head).
+MAX_ROWS_PER_PASS = 64
+# What a second state of one row costs, in tokens of KV read once: its output in float32, and the merge.
+MERGE_COST_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class StepGroups:
+    """``own`` lists every row of the step. ``shared`` lists the rows whose prefix is read for all of its readers at once."""
+
+    own: AttentionGroups
+    shared: AttentionGroups | None
+
+
+def group_step(step: StepPlan) -> StepGroups:
+    """Lay out a step's attention. A sequence in ``shared`` starts its own part behind the prefix."""
+    members_of = [members for members in prefix_readers(step) if pays_to_share(step, members)]
+    own_starts = np.zeros(step.num_sequences, dtype=np.int32)
+    for members in members_of:
+        own_starts[members] = step.prefix_lens[members]
+    own = AttentionGroups(
+        group_indptr=np.ascontiguousarray(step.token_indptr, dtype=np.int32),
+        row_ids=np.arange(step.num_tokens, dtype=np.int32),
+        kv_lens=token_positions(step) + 1 - np.repeat(own_starts, num_new_tokens(step)),
+        page_starts=step.page_indptr[:-1] + own_starts // PAGE_SIZE,
+        page_indices=np.ascontiguousarray(step.page_indices, dtype=np.int32),
+    )
+    return StepGroups(own, _shared_groups(step, members_of) if members_of else None)
+
+
+def prefix_readers(step: StepPlan) -> list[NDArray[np.int64]]:
+    """Sequences by prefix node. One that still computes the prefix has rows that may not see all of it, and stays out."""
+    eligible = np.flatnonzero((step.prefix_nodes >= 0) & (step.prefix_lens > 0) & (step.context_lens >= step.prefix_lens))
+    nodes = step.prefix_nodes[eligible]
+    order = np.argsort(nodes, kind="stable")
+    cuts = np.flatnonzero(np.diff(nodes[order])) + 1
+    return [members for members in np.split(eligible[order], cuts) if len(members) > 1]
+
+
+def pays_to_share(step: StepPlan, members: NDArray[np.int64]) -> bool:
+    """Whether the passes over the prefix that are saved outweigh one more state for each row."""
+    num_rows = num_new_tokens(step)[members]
+    passes_alone = int((-(-num_rows // MAX_ROWS_PER_PASS)).sum())
+    passes_together = -(-int(num_rows.sum()) // MAX_ROWS_PER_PASS)
+    saved_tokens = (passes_alone - passes_together) * int(step.prefix_lens[members[0]])
+    return saved_tokens > MERGE_COST_TOKENS * int(num_rows.sum())
+
+
+def _shared_groups(step: StepPlan, members_of: list[NDArray[np.int64]]) -> AttentionGroups:
+    rows_of = [_rows_of(step, members) for members in members_of]
+    first_members = np.array([members[0] for members in members_of])
+    num_rows = [len(rows) for rows in rows_of]
+    return AttentionGroups(
+        group_indptr=np.concatenate([[0], np.cumsum(num_rows)]).astype(np.int32),
+        row_ids=np.concatenate(rows_of),
+        kv_lens=np.repeat(step.prefix_lens[first_members], num_rows).astype(np.int32),
+        page_starts=step.page_indptr[first_members],
+        page_indices=np.ascontiguousarray(step.page_indices, dtype=np.int32),
+    )
+
+
+def _rows_of(step: StepPlan, members: NDArray[np.int64]) -> NDArray[np.int32]:
+    bounds = zip(step.token_indptr[members].tolist(), step.token_indptr[members + 1].tolist(), strict=True)
+    return np.concatenate([np.arange(start, end, dtype=np.int32) for start, end in bounds])
