@@ -78,6 +78,11 @@ def test_a_large_budget_gives_the_reference_tokens(job: Job, sharing: bool) -> N
     assert outputs == job.expected
 
 
+def test_the_torch_kernels_give_the_reference_tokens(job: Job) -> None:
+    outputs, _ = job.serve(EngineOptions(max_step_tokens=2048, kernels="torch"))
+    assert outputs == job.expected
+
+
 def test_prompts_cut_into_small_chunks_give_the_reference_tokens(job: Job) -> None:
     outputs, _ = job.serve(EngineOptions(max_step_tokens=64))
     assert outputs == job.expected
