@@ -27,12 +27,13 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 def put_in_place(temporary: Path, path: Path) -> None:
     """Rename a finished file: first its bytes reach the disk, then its name."""
-    _sync(temporary)
+    sync(temporary)
     temporary.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have a file or folder reach the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

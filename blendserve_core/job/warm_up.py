@@ -49,4 +49,5 @@ def _sample_plan(job: Job) -> Plan:
 
 def _shard(order: NDArray[np.int64]) -> Shard:
     """One unit per request; nobody asks how long a warm-up is predicted to take."""
-    return Shard(rank=0, order=order, unit_indptr=np.arange(len(order) + 1), tc_s=0.0, tm_s=0.0, predicted_s=0.0)
+    unit_indptr, package = np.arange(len(order) + 1), np.zeros(len(order), dtype=np.int32)
+    return Shard(0, order, unit_indptr, package, tc_s=0.0, tm_s=0.0, predicted_s=0.0)

@@ -146,6 +146,8 @@ class PrefixCache:
         """Free idle segments, farthest next use first, until the pool has ``num_pages`` free. False if it cannot have them."""
         while self._pool.num_free < num_pages and self._idle:
             self._drop(max(self._idle, key=lambda segment: (self._next_use(segment), segment)))
+        if self._pool.num_free < num_pages:
+            self._drop_tails()
         return self._pool.num_free >= num_pages
 
     def _next_use(self, segment: int) -> int:
@@ -189,6 +191,14 @@ class PrefixCache:
         self._set_idle(segment, False)
         self._pool.release(self._pages_of(segment))
         self._num_filled[segment] = 0
+        self._drop_tail(segment)
+
+    def _drop_tails(self) -> None:
+        """The last resort: tails of segments in use, in pages that only they still hold."""
+        for segment in np.flatnonzero(self._tail_page >= 0).tolist():
+            self._drop_tail(segment)
+
+    def _drop_tail(self, segment: int) -> None:
         if self._tail_page[segment] >= 0:
             self._pool.release(self._tail_page[segment : segment + 1])
             self._tail_page[segment] = -1

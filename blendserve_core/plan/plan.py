@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from blendserve_core.plan.tree import PrefixTree
 
 ARRAYS_FILE = "plan.npz"
 SUMMARY_FILE = "plan.json"
+
+FIXED = 0
+"""The package of what stays with its shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Shard:
     rank: int
     order: NDArray[np.int64]
     unit_indptr: NDArray[np.int64]
+    package: NDArray[np.int32]
     tc_s: float
     tm_s: float
     predicted_s: float
@@ -54,6 +59,16 @@ class Shard:
     @property
     def num_requests(self) -> int:
         return len(self.order)
+
+    @property
+    def num_packages(self) -> int:
+        """Packages that may move, numbered from 1."""
+        return int(self.package.max(initial=0))
+
+    def in_packages(self, packages: Collection[int]) -> NDArray[np.int64]:
+        """The requests of some packages (0: what is fixed), in the shard's order."""
+        is_wanted = np.isin(self.package, list(packages))
+        return self.order[np.repeat(is_wanted, np.diff(self.unit_indptr))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +112,7 @@ class Plan:
         for shard in self.shards:
             arrays[f"shard.{shard.rank}.order"] = shard.order
             arrays[f"shard.{shard.rank}.unit_indptr"] = shard.unit_indptr
+            arrays[f"shard.{shard.rank}.package"] = shard.package
         np.savez(folder / ARRAYS_FILE, **arrays)
         (folder / SUMMARY_FILE).write_text(json.dumps(self.as_dict(), indent=2), encoding="utf-8")
 
@@ -120,6 +136,7 @@ class Plan:
                     rank=s["rank"],
                     order=arrays[f"shard.{s['rank']}.order"],
                     unit_indptr=arrays[f"shard.{s['rank']}.unit_indptr"],
+                    package=arrays[f"shard.{s['rank']}.package"],
                     tc_s=s["tc_s"],
                     tm_s=s["tm_s"],
                     predicted_s=s["predicted_s"],

@@ -13,6 +13,7 @@ from blendserve_core.perf.cost import CostModel, density
 from blendserve_core.perf.optimum import practical_optimum_s
 from blendserve_core.plan.node_costs import node_costs
 from blendserve_core.plan.order import KEEP_SHARING, Order, density_order, depth_first_order, first_come_order, random_order
+from blendserve_core.plan.packages import packages
 from blendserve_core.plan.partition import Partition, cut_balanced, cut_in_sequence
 from blendserve_core.plan.plan import LengthEstimates, Plan, PlanSummary, Shard
 from blendserve_core.plan.sharing import shared_within
@@ -49,7 +50,7 @@ def make_plan(
     cut = cut_balanced if policy in ("blend", "blend-paper") else cut_in_sequence
     partition = cut(workload, order, num_shards)
     summary = _summary(workload, partition, policy, tree_s)
-    return Plan(tree, estimates, _shards(partition), replace(summary, plan_s=time.perf_counter() - start))
+    return Plan(tree, estimates, _shards(workload, partition), replace(summary, plan_s=time.perf_counter() - start))
 
 
 def _check(requests: RequestTable, estimates: LengthEstimates, policy: str, num_shards: int, keep_sharing: float) -> None:
@@ -77,10 +78,18 @@ def _order(workload: Workload, policy: str, seed: int, keep_sharing: float) -> O
     return density_order(workload, node_costs(workload), seed=seed if policy == "blend" else None, keep_sharing=keep_sharing)
 
 
-def _shards(partition: Partition) -> tuple[Shard, ...]:
-    times = partition.prediction
+def _shards(workload: Workload, partition: Partition) -> tuple[Shard, ...]:
+    times, num_shards = partition.prediction, len(partition.orders)
     return tuple(
-        Shard(rank, part.order, part.unit_indptr, float(tc_s), float(tm_s), float(predicted_s))
+        Shard(
+            rank=rank,
+            order=part.order,
+            unit_indptr=part.unit_indptr,
+            package=packages(workload, part, num_shards),
+            tc_s=float(tc_s),
+            tm_s=float(tm_s),
+            predicted_s=float(predicted_s),
+        )
         for rank, (part, tc_s, tm_s, predicted_s) in enumerate(
             zip(partition.orders, times.tc_s, times.tm_s, times.predicted_s, strict=True)
         )

@@ -53,6 +53,10 @@ class AdmissionPolicy(Protocol):
     @property
     def num_waiting(self) -> int: ...
 
+    def add(self, order: NDArray[np.int64]) -> None:
+        """Take on more requests, in planned order; they are offered after, or between, those that wait."""
+        ...
+
     def prefill_budget(self, load: Load, max_prefill_tokens: int) -> int:
         """Prompt tokens this step may process, at most ``max_prefill_tokens``."""
         ...

@@ -110,7 +110,7 @@ class _Simulator:
 
     def _run_shard(self, plan: Plan, rank: int, order: NDArray[np.int64], begun: dict[int, NDArray[np.int32]]) -> Part:
         requests = self._workload.requests
-        policy = make_policy(self._settings.policy, plan, rank, order, requests, self._cost, self._capacity)
+        policy = make_policy(self._settings.policy, plan, order, requests, self._cost, self._capacity)
         is_mine = np.zeros(requests.num_requests, dtype=np.bool_)
         is_mine[order] = True
         return self._run(order, policy, {request: tokens for request, tokens in begun.items() if is_mine[request]})

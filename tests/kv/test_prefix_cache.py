@@ -121,6 +121,16 @@ def test_a_tail_outlives_the_request_that_computed_it():
     assert pool.num_free == 16
 
 
+def test_a_tail_gives_way_when_nothing_else_is_left_to_free():
+    prompts = [[*A, 50, 51, 1, 1], [*A, 50, 51, 2, 2], [*A, 50, 51, 3, 3]]
+    cache, pool = cache_of(prompts, num_pages=4)
+    end(cache, pool, 0, serve(cache, pool, 0, 12, step=1))
+    cache.enter(1)
+    assert pool.num_free == 1
+    assert cache.evict(2)
+    assert cache.match(2, step=2).num_tail_tokens == 0
+
+
 def test_requests_outside_the_shard_do_not_count():
     tree = build_tree(table_of(PROMPTS))
     segments = shared_segments(tree, np.array([0, 2, 3]), PAGE)

@@ -14,7 +14,6 @@ from blendserve_core.perf.presets import llama_3_8b
 from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.plan.lengths import estimate_lengths
 from blendserve_core.plan.planner import make_plan
-from blendserve_core.schedule.policies.blend import LeftDemand
 from blendserve_core.schedule.policies.make import make_policy
 from blendserve_core.schedule.scheduler import Scheduler
 from blendserve_core.schedule.step import Capacity
@@ -29,7 +28,7 @@ def run(name: str, prompts: list[list[int]], max_tokens: list[int], capacity: Ca
     estimates = estimate_lengths(tree, requests, expected_output_tokens=expected)
     plan = make_plan(requests, tree, estimates, COST, name)
     order = plan.shards[0].order
-    policy = make_policy(name, plan, 0, order, requests, COST, capacity)
+    policy = make_policy(name, plan, order, requests, COST, capacity)
     segments = shared_segments(tree, order, capacity.page_size)
     scheduler = Scheduler(requests, order, segments, tree.request_order, policy, capacity, eos)
     executor = CheckingExecutor(capacity)
@@ -87,10 +86,3 @@ def test_the_forecast_keeps_long_outputs_from_crowding_each_other_out(mixed_job)
     _, greedy, _ = run("depth-first", prompts[40:], max_tokens[40:], small, expected[40:])
     assert forecasting.counters.num_retractions == 0
     assert greedy.counters.num_retractions > 0
-
-
-def test_the_compute_side_needs_memory_for_as_long_as_its_requests_run():
-    # One request of 10 own tokens per 10 prompt tokens; each reads 90 KV tokens over its life.
-    demand = LeftDemand(np.full(5, 10.0), np.full(5, 90.0))
-    assert demand.kv_tokens(20, position=0, window=3) == pytest.approx(20 * 100 / 10)
-    assert demand.kv_tokens(20, position=5, window=3) == 0.0

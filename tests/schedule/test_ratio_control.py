@@ -19,7 +19,9 @@ def load(num_kv_tokens_read: int = 400_000, num_decode_tokens: int = 100) -> Loa
 
 
 def control(compute_s: float, memory_s: float, cost: CostModel = COST) -> RatioControl:
-    return RatioControl(cost, np.array([compute_s]), np.array([memory_s]))
+    ratio = RatioControl(cost)
+    ratio.add(compute_s, memory_s)
+    return ratio
 
 
 @pytest.mark.parametrize("density", [0.8, 1.0, 1.4])

@@ -63,3 +63,20 @@ def test_a_side_keeps_its_own_returns_when_the_order_is_used_up():
     waiting.put_back(0)
     assert waiting.peek(RIGHT) is None
     assert waiting.peek(LEFT) == 0
+
+
+def test_more_requests_go_into_the_middle_of_those_that_wait():
+    waiting = ends(0, 1, 2, 3)
+    waiting.take(0, LEFT)
+    waiting.take(3, RIGHT)
+    waiting.add(np.array([7, 8]))
+    assert waiting.num_waiting == 4
+    assert take_all(waiting, LEFT) == [1, 7, 8, 2]
+
+
+def test_more_requests_can_come_when_none_wait():
+    waiting = ends(0)
+    waiting.take(0, LEFT)
+    waiting.add(np.array([4, 5]))
+    assert waiting.peek(LEFT) == 4
+    assert waiting.peek(RIGHT) == 5

@@ -67,7 +67,7 @@ def run(executor, workload, policy):
     plan = make_plan(requests, tree, estimate_lengths(tree, requests), COST, policy)
     order = plan.shards[0].order
     segments = shared_segments(tree, order, capacity.page_size)
-    admission = make_policy(policy, plan, 0, order, requests, COST, capacity)
+    admission = make_policy(policy, plan, order, requests, COST, capacity)
     scheduler = Scheduler(requests, order, segments, tree.request_order, admission, capacity, (EOS_TOKEN_ID,))
     records = list(run_steps(scheduler, executor))
     return [record.step for record in records], scheduler.counters

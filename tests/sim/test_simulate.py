@@ -62,7 +62,7 @@ def steps_of(workload, cost, policy, seed=0):
         order,
         shared_segments(tree, order, capacity.page_size),
         tree.request_order,
-        make_policy(policy, plan, 0, order, requests, cost, capacity),
+        make_policy(policy, plan, order, requests, cost, capacity),
         capacity,
         (EOS_TOKEN_ID,),
     )

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blendserve_core.schedule.policies.kv_forecast import KvForecast
+from blendserve_core.schedule.policies.left_demand import LeftDemand
 from blendserve_core.schedule.policies.ratio_control import RatioControl
+from blendserve_core.schedule.policies.request_times import RequestTimes
 from blendserve_core.schedule.policies.two_ends import LEFT, RIGHT, TwoEnds
 from blendserve_core.schedule.policy import Load, StepOutcome
 
@@ -29,41 +31,23 @@ class BlendSettings:
     reserve_window: int = 512
 
 
-class LeftDemand:
-    """KV that the compute side needs to keep up a rate of prompt tokens.
-
-    By Little's law: requests that bring one prompt token per step hold as many KV tokens as they read over their lives, per
-    prompt token of theirs. ``num_own_tokens`` and ``kv_reads`` are [K], along the order.
-    """
-
-    def __init__(self, num_own_tokens: NDArray[np.float64], kv_reads: NDArray[np.float64]) -> None:
-        self._own = np.concatenate([[0.0], np.cumsum(num_own_tokens)])
-        self._held = np.concatenate([[0.0], np.cumsum(num_own_tokens + kv_reads)])
-
-    def kv_tokens(self, num_prefill_tokens: int, position: int, window: int) -> float:
-        """KV held at ``num_prefill_tokens`` per step by requests like the ``window`` next ones from ``position`` on."""
-        end = min(position + window, len(self._own) - 1)
-        num_own = self._own[end] - self._own[position]
-        return float(num_prefill_tokens * (self._held[end] - self._held[position]) / num_own) if num_own > 0 else 0.0
-
-
 class Blend:
     """Dual scan with KV look-ahead, backfill, ratio control and a retraction queue per side."""
 
     def __init__(
         self,
-        order: NDArray[np.int64],
+        times: RequestTimes,
         forecast: KvForecast,
         control: RatioControl,
-        demand: LeftDemand,
-        num_requests: int,
         num_kv_tokens: int,
         settings: BlendSettings | None = None,
     ) -> None:
-        self._waiting = TwoEnds(order, num_requests)
+        num_requests = len(times.compute_s)
+        self._times = times
+        self._waiting = TwoEnds(np.empty(0, dtype=np.int64), num_requests)
         self._forecast = forecast
         self._control = control
-        self._demand = demand
+        self._demand = LeftDemand(times)
         self._num_kv_tokens = num_kv_tokens
         self._settings = settings or BlendSettings()
         self._num_outputs = np.zeros(num_requests, dtype=np.int32)
@@ -75,6 +59,12 @@ class Blend:
     @property
     def num_waiting(self) -> int:
         return self._waiting.num_waiting
+
+    def add(self, order: NDArray[np.int64]) -> None:
+        self._waiting.add(order)
+        self._demand.follow(self._waiting.order)
+        self._control.add(float(self._times.compute_s[order].sum()), float(self._times.memory_s[order].sum()))
+        self._steps_to_forecast = 0
 
     def prefill_budget(self, load: Load, max_prefill_tokens: int) -> int:
         self._look(load)

@@ -22,6 +22,10 @@ class OrderedAdmission:
     def num_waiting(self) -> int:
         return len(self._returned) + len(self._order) - self._next
 
+    def add(self, order: NDArray[np.int64]) -> None:
+        self._order = np.concatenate([self._order[self._next :], order])
+        self._next = 0
+
     def prefill_budget(self, load: Load, max_prefill_tokens: int) -> int:
         return max_prefill_tokens
 

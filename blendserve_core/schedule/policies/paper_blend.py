@@ -50,6 +50,9 @@ class PaperBlend:
     def num_waiting(self) -> int:
         return self._waiting.num_waiting
 
+    def add(self, order: NDArray[np.int64]) -> None:
+        self._waiting.add(order)
+
     def prefill_budget(self, load: Load, max_prefill_tokens: int) -> int:
         """C = N·p/d tokens for each side, N its decode slots: then prompts arrive as fast as outputs end."""
         self._move_overruns(load)

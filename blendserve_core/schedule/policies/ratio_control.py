@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from blendserve_core.perf.cost import CostModel
 from blendserve_core.schedule.policy import Load, StepOutcome
 
@@ -33,12 +30,17 @@ class RatioControl:
     where an executor reports them.
     """
 
-    def __init__(self, cost: CostModel, compute_s: NDArray[np.float64], memory_s: NDArray[np.float64]) -> None:
+    def __init__(self, cost: CostModel) -> None:
         self._cost = cost
-        self._remaining_compute_s = float(compute_s.sum())
-        self._remaining_memory_s = float(memory_s.sum())
+        self._remaining_compute_s = 0.0
+        self._remaining_memory_s = 0.0
         self._compute = Correction()
         self._memory = Correction()
+
+    def add(self, compute_s: float, memory_s: float) -> None:
+        """There is this much more to do."""
+        self._remaining_compute_s += compute_s
+        self._remaining_memory_s += memory_s
 
     def prefill_tokens(self, load: Load, max_prefill_tokens: int) -> int:
         """Prompt tokens of this step, 0..max_prefill_tokens."""
@@ -66,8 +68,3 @@ class RatioControl:
         self._memory.observe(outcome.result.memory_s, memory_s)
         self._remaining_compute_s -= self._cost.gemm_token_s * num_tokens + self._cost.lm_head_token_s * num_sampled
         self._remaining_memory_s -= self._cost.kv_token_s * outcome.num_kv_tokens_read
-
-    def revise(self, more_compute_s: float, more_memory_s: float) -> None:
-        """The estimate of what remains has changed by this much."""
-        self._remaining_compute_s += more_compute_s
-        self._remaining_memory_s += more_memory_s

@@ -18,14 +18,26 @@ class TwoEnds:
     """
 
     def __init__(self, order: NDArray[np.int64], num_requests: int) -> None:
-        self._order = order
-        self._ends = [0, len(order) - 1]
-        self._is_taken = np.zeros(len(order), dtype=np.bool_)
         self._position = np.full(num_requests, -1, dtype=np.int64)
-        self._position[order] = np.arange(len(order))
         self._returned: tuple[deque[int], deque[int]] = (deque(), deque())
         self.side = np.zeros(num_requests, dtype=np.int8)
-        self.num_waiting = len(order)
+        self._set_order(order)
+
+    def add(self, order: NDArray[np.int64]) -> None:
+        """Put more requests into the middle of those in order that wait."""
+        left, right = self._ends
+        waiting = self._order[left : right + 1][~self._is_taken[left : right + 1]]
+        middle = len(waiting) // 2
+        self._set_order(np.concatenate([waiting[:middle], order, waiting[middle:]]))
+
+    @property
+    def num_waiting(self) -> int:
+        return self._num_in_order + len(self._returned[LEFT]) + len(self._returned[RIGHT])
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """The order that the cursors move over, requests already taken included."""
+        return self._order
 
     @property
     def left_position(self) -> int:
@@ -51,18 +63,16 @@ class TwoEnds:
 
     def take(self, request: int, side: int) -> int:
         """Take a request that waits, for one side."""
-        self.num_waiting -= 1
         self.side[request] = side
         if self._returned[side] and self._returned[side][0] == request:
-            self._returned[side].popleft()
-            return request
+            return self._returned[side].popleft()
+        self._num_in_order -= 1
         self._is_taken[self._position[request]] = True
         self._skip_taken()
         return request
 
     def put_back(self, request: int) -> None:
         """A request returns to the front of the side it was taken for."""
-        self.num_waiting += 1
         self._returned[self.side[request]].appendleft(request)
 
     def _skip_taken(self) -> None:
@@ -72,3 +82,10 @@ class TwoEnds:
         while right >= left and self._is_taken[right]:
             right -= 1
         self._ends = [left, right]
+
+    def _set_order(self, order: NDArray[np.int64]) -> None:
+        self._order = order
+        self._num_in_order = len(order)
+        self._ends = [0, len(order) - 1]
+        self._is_taken = np.zeros(len(order), dtype=np.bool_)
+        self._position[order] = np.arange(len(order))
