@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pyarrow.dataset as ds
 
 from schemas.manifest import Manifest
@@ -21,9 +22,13 @@ def count_outcomes(manifest: Manifest) -> Counter[str]:
 
 
 def sample_texts(manifest: Manifest, num_rows: int) -> list[tuple[int, str]]:
-    """Row number and output text of rows spread over the beginning; an error stands for a text that is missing."""
+    """Row number and output text of a few of the first rows, from the shortest output to the longest.
+
+    An error stands for a text that is missing.
+    """
     dataset = ds.dataset(manifest.generations, format="parquet")
-    num_wanted = min(num_rows, manifest.num_rows)
-    rows = [position * min(manifest.num_rows, LOOK_AT_MOST) // num_wanted for position in range(num_wanted)]
-    texts = dataset.take(rows, columns=["output_text", "error"]).to_pylist()
-    return [(row, text["output_text"] or f"[{text['error']}]") for row, text in zip(rows, texts, strict=True)]
+    rows = dataset.head(LOOK_AT_MOST, columns=["num_output_tokens", "output_text", "error"])
+    by_length = np.argsort(rows["num_output_tokens"].fill_null(0).to_numpy(), kind="stable")
+    chosen = by_length[np.linspace(0, len(by_length) - 1, min(num_rows, len(by_length))).astype(np.int64)].tolist()
+    texts = rows.take(chosen).to_pylist()
+    return [(row, text["output_text"] or f"[{text['error']}]") for row, text in zip(chosen, texts, strict=True)]
