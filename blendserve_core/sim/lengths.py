@@ -71,13 +71,16 @@ def mmlu_like(num_requests: int, rng: np.random.Generator) -> Lengths:
     return Lengths(prefixes[group] + questions, np.full(num_requests, 2, np.int32), group, prefixes[group], 5)
 
 
-def openvid_like(num_requests: int, rng: np.random.Generator) -> Lengths:
-    """OpenVid-like, memory-heavy: mean 121 in and 16 K out, density 0.05; outputs are videos of four lengths."""
+def openvid_like(num_requests: int, rng: np.random.Generator, mean_output: int = 16384) -> Lengths:
+    """OpenVid-like, memory-heavy: mean 121 in and 16 K out, density 0.05; outputs are videos of four lengths.
+
+    A smaller ``mean_output`` makes more and shorter videos of the same traffic, for mixes of few requests.
+    """
     prompts = _lognormal(rng.standard_normal(num_requests), mean=121, variation=0.4)
     # Classes are dealt in exact proportion: with a few hundred requests, chance alone would move the density by 10 %.
     deal = (rng.permutation(num_requests) + 0.5) / max(num_requests, 1)
     length_class = np.searchsorted(np.cumsum([0.2333, 0.3167, 0.25]), deal, side="right")
-    outputs = np.array([2048, 8192, 20480, 40960], np.int32)[length_class]
+    outputs = (np.array([0.125, 0.5, 1.25, 2.5]) * mean_output).astype(np.int32)[length_class]
     return _without_groups(prompts, outputs, num_system_tokens=1)
 
 
