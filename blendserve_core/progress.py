@@ -31,6 +31,10 @@ class ProgressMeter:
         self._num_errors = 0
         self.num_newly_finished = 0
 
+    def expect(self, num_requests: int) -> None:
+        """The engine took over so many more."""
+        self._num_total += num_requests
+
     def count(self, record: StepRecord, num_running: int) -> None:
         """Take in one step, and tell of it if the last heartbeat is a while ago."""
         self._schedule_s += record.schedule_s
