@@ -44,6 +44,10 @@ class Lengths:
         )
 
 
+VIDEO_KINDS = np.array([0.125, 0.5, 1.25, 2.125])
+VIDEO_SPREAD = 0.18
+"""Lengths of the four kinds of videos over the mean, and how far a video may be off its kind's length."""
+
 LengthSource = Callable[[int, np.random.Generator], Lengths]
 """Draws the lengths of so many requests."""
 
@@ -72,16 +76,15 @@ def mmlu_like(num_requests: int, rng: np.random.Generator) -> Lengths:
 
 
 def openvid_like(num_requests: int, rng: np.random.Generator, mean_output: int = 16384) -> Lengths:
-    """OpenVid-like, memory-heavy: mean 121 in and 16 K out, density 0.05; outputs are videos of four lengths.
+    """OpenVid-like, memory-heavy: mean 121 in and 16 K out, density 0.06; outputs are videos of four kinds, equally often.
 
     A smaller ``mean_output`` makes more and shorter videos of the same traffic, for mixes of few requests.
     """
     prompts = _lognormal(rng.standard_normal(num_requests), mean=121, variation=0.4)
-    # Classes are dealt in exact proportion: with a few hundred requests, chance alone would move the density by 10 %.
-    deal = (rng.permutation(num_requests) + 0.5) / max(num_requests, 1)
-    length_class = np.searchsorted(np.cumsum([0.2333, 0.3167, 0.25]), deal, side="right")
-    outputs = (np.array([0.125, 0.5, 1.25, 2.5]) * mean_output).astype(np.int32)[length_class]
-    return _without_groups(prompts, outputs, num_system_tokens=1)
+    # Kinds are dealt in exact proportion: with a few hundred requests, chance alone would move the density by 10 %.
+    kind = rng.permutation(num_requests) % len(VIDEO_KINDS)
+    outputs = VIDEO_KINDS[kind] * mean_output * rng.uniform(1 - VIDEO_SPREAD, 1 + VIDEO_SPREAD, num_requests)
+    return _without_groups(prompts, np.rint(outputs).astype(np.int32), num_system_tokens=1)
 
 
 def resample(lengths: Lengths, num_requests: int, rng: np.random.Generator) -> Lengths:

@@ -43,7 +43,7 @@ class Settings:
     policy: str = "blend"
     lengths: LengthKnowledge = "sampled"
     sample_fraction: float = 0.01
-    warm_up_share: float = 0.98
+    warm_up_share: float = 0.9
     num_shards: int = 1
     seed: int = 0
     max_step_tokens: int = 2048
