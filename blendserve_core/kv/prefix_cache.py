@@ -75,13 +75,15 @@ class PrefixCache:
                 num_tokens += num_filled
                 tail_of = tail_of if num_filled == 0 else -1
                 break
-            num_tokens, tail_of = int(self._segments.end[segment]), segment
-        has_tail = tail_of >= 0 and self._tail_page[tail_of] >= 0 and self._tail_step[tail_of] < step
+            if num_tokens < self._segments.end[segment]:
+                num_tokens, tail_of = int(self._segments.end[segment]), -1
+            if self._tail_page[segment] >= 0 and self._tail_step[segment] < step:
+                tail_of = segment
         return Match(
             num_tokens=num_tokens,
             pages=self._filled_pages(path),
-            tail_page=int(self._tail_page[tail_of]) if has_tail else -1,
-            num_tail_tokens=int(self._segments.num_tail_tokens[tail_of]) if has_tail else 0,
+            tail_page=int(self._tail_page[tail_of]) if tail_of >= 0 else -1,
+            num_tail_tokens=int(self._segments.num_tail_tokens[tail_of]) if tail_of >= 0 else 0,
         )
 
     def enter(self, request: int) -> None:

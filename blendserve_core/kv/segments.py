@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from blendserve_core.plan.tree import PrefixTree
 
+MIN_TAIL_TOKENS = 4
+"""Fewer tokens than this are computed again rather than kept track of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segments:
@@ -17,7 +20,8 @@ class Segments:
 
     Segment ``s`` is the tokens ``[start[s], end[s])`` of every prompt below it, both multiples of the page size; its parent
     ends where it starts. ``num_tail_tokens`` more tokens are shared too, but fill only part of a page (0..page_size-1), so
-    they lie in the first page of whoever goes on from there, and can be copied from it.
+    they lie in the first page of whoever goes on from there, and can be copied from it. A segment may be empty but for such
+    a tail.
 
     parent      [S] int32, -1 at the top
     start, end  [S] int32 tokens
@@ -48,15 +52,13 @@ def shared_segments(tree: PrefixTree, requests: NDArray[np.int64], page_size: in
     # one token less.
     shared_end = tree.end_depth - ends_here
     shared_end[num_below < 2] = 0
+    is_segment, segment_of_node, parent_end = _find_segments(tree.parent, shared_end, page_size)
     end = shared_end // page_size * page_size
-    parent_end = np.where(tree.parent < 0, 0, end[tree.parent])
-    is_segment = end > parent_end
-    segment_of_node = _nearest_segment(tree.parent, is_segment)
     nodes = np.flatnonzero(is_segment)
     parents = tree.parent[nodes]
     return Segments(
         parent=np.where(parents < 0, -1, segment_of_node[parents]).astype(np.int32),
-        start=parent_end[nodes].astype(np.int32),
+        start=parent_end[nodes],
         end=end[nodes].astype(np.int32),
         num_tail_tokens=(shared_end - end)[nodes].astype(np.int32),
         num_requests=num_below[nodes].astype(np.int32),
@@ -83,14 +85,27 @@ def _count_requests(tree: PrefixTree, requests: NDArray[np.int64]) -> tuple[NDAr
 
 
 @numba.njit(cache=True)
-def _nearest_segment(parent: NDArray[np.int32], is_segment: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Number of the segment at or above each node, -1 without one; parents come before children."""
-    nearest = np.full(len(parent), -1, dtype=np.int32)
+def _find_segments(parent, shared_end, page_size):
+    """Per node: whether it is a segment, the number of the segment at or above it (-1 without one), and where its parent ends.
+
+    Parents come before children. A node is one if it adds a whole page to the segment above, or a tail worth a copy.
+    """
+    num_nodes = len(parent)
+    is_segment = np.zeros(num_nodes, dtype=np.bool_)
+    nearest = np.full(num_nodes, -1, dtype=np.int32)
+    parent_end = np.zeros(num_nodes, dtype=np.int32)
+    shared_above = np.zeros(num_nodes, dtype=np.int32)
     num_segments = 0
-    for node in range(len(parent)):
-        if is_segment[node]:
+    for node in range(num_nodes):
+        above = parent[node]
+        shared = shared_above[above] if above >= 0 else 0
+        nearest[node] = nearest[above] if above >= 0 else -1
+        parent_end[node] = shared // page_size * page_size
+        adds_page = shared_end[node] // page_size > shared // page_size
+        if adds_page or shared_end[node] - shared >= MIN_TAIL_TOKENS:
+            is_segment[node] = True
             nearest[node] = num_segments
             num_segments += 1
-        elif parent[node] >= 0:
-            nearest[node] = nearest[parent[node]]
-    return nearest
+            shared = shared_end[node]
+        shared_above[node] = shared
+    return is_segment, nearest, parent_end

@@ -121,6 +121,37 @@ def test_a_tail_outlives_the_request_that_computed_it():
     assert pool.num_free == 16
 
 
+def test_a_prefix_shorter_than_a_page_is_shared_as_a_tail():
+    tree = build_tree(table_of([[1, 2, 3, 4, 5, 10], [1, 2, 3, 4, 5, 20]]))
+    segments = shared_segments(tree, np.arange(2), page_size=8)
+    assert (segments.start.tolist(), segments.end.tolist(), segments.num_tail_tokens.tolist()) == ([0], [0], [5])
+    pool = PagePool(8)
+    cache = PrefixCache(segments, pool, 8, tree.request_order, np.arange(2))
+    cache.enter(0)
+    row = pool.allocate(1)
+    cache.fill(0, 0, 6, row)
+    cache.remember_tails(0, 0, 6, row, step=1)
+    match = cache.match(1, step=2)
+    assert (match.num_tokens, match.num_tail_tokens, match.tail_page) == (0, 5, row[0])
+    assert cache.private_start(1) == 0
+
+
+def test_the_longest_tail_that_is_there_is_copied():
+    prompts = [[*range(12), 30], [*range(12), 40], [*range(6), 50]]
+    tree = build_tree(table_of(prompts))
+    segments = shared_segments(tree, np.arange(3), page_size=16)
+    assert segments.num_tail_tokens.tolist() == [6, 12]
+    pool = PagePool(8)
+    cache = PrefixCache(segments, pool, 16, tree.request_order, np.arange(3))
+    cache.enter(2)
+    short = pool.allocate(1)
+    cache.remember_tails(2, 0, 7, short, step=1)
+    assert cache.match(0, step=2).num_tail_tokens == 6
+    cache.enter(0)
+    cache.remember_tails(0, 6, 13, pool.allocate(1), step=2)
+    assert cache.match(1, step=3).num_tail_tokens == 12
+
+
 def test_a_tail_gives_way_when_nothing_else_is_left_to_free():
     prompts = [[*A, 50, 51, 1, 1], [*A, 50, 51, 2, 2], [*A, 50, 51, 3, 3]]
     cache, pool = cache_of(prompts, num_pages=4)
