@@ -60,8 +60,9 @@ def serve(work: Work, stop: StopFlag) -> EngineManifest:
 
     It ends when all is done, when enough of a warm-up is, or when it is told to stop.
     """
-    tokenizer = PromptTokenizer.load(Path(work.spec.model_folder))
-    with closing(load_cpu_executor(Path(work.spec.model_folder), work.requests, work.spec.dtype, work.spec.engine)) as executor:
+    spec, model_folder = work.spec, Path(work.spec.model_folder)
+    tokenizer = PromptTokenizer.load(model_folder)
+    with closing(load_cpu_executor(model_folder, work.requests, spec.dtype, spec.engine, spec.num_engines)) as executor:
         policy, scheduler = _make_scheduler(work, executor, tokenizer.eos_token_ids)
         collector = Collector(work.requests, tokenizer, work.outputs_so_far)
         engine_start_s = time.time() - psutil.Process().create_time()
@@ -70,11 +71,11 @@ def serve(work: Work, stop: StopFlag) -> EngineManifest:
             for record in run_steps(scheduler, executor, collector.find_stopped):
                 parts.extend(collector.collect(record))
                 meter.count(record, scheduler.num_running)
-                if stop.is_set or meter.num_newly_finished >= (work.spec.stop_at_finished or float("inf")):
+                if stop.is_set or meter.num_newly_finished >= (spec.stop_at_finished or float("inf")):
                     break
                 _take_over(work, policy, meter)
     save_unfinished(work.folder, scheduler.unfinished_outputs())
-    return meter.manifest(work.spec.rank, scheduler.counters, engine_start_s, interrupted=stop.is_set)
+    return meter.manifest(spec.rank, scheduler.counters, engine_start_s, interrupted=stop.is_set)
 
 
 def _take_over(work: Work, policy: AdmissionPolicy, meter: ProgressMeter) -> None:

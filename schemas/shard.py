@@ -12,7 +12,7 @@ class EngineSpec(JsonFile):
     It serves the requests of shard ``rank`` of the plan in ``plan_folder`` that are not already in a part file under any of
     ``done_folders``, going on from outputs that an engine there left unfinished, and writes part files, ``progress.json`` and
     ``manifest.json`` into ``output_folder``. It ends early once ``stop_at_finished`` of its requests have ended: a warm-up
-    does not wait for its stragglers.
+    does not wait for its stragglers. ``num_engines`` run on this machine at once, itself included, and share cores and memory.
     """
 
     rank: int
@@ -26,3 +26,4 @@ class EngineSpec(JsonFile):
     seed: int
     engine: EngineOptions
     stop_at_finished: int | None = None
+    num_engines: int = 1

@@ -30,15 +30,19 @@ MEMORY_SHARE = 0.5
 MAX_KV_BYTES = 4 * 2**30
 
 
-def load_cpu_executor(model_folder: Path, requests: RequestTable, dtype: DtypeName, options: EngineOptions) -> CpuExecutor:
-    """Load the model and allocate its KV pool. Raises ValueError for a model or a machine that cannot serve."""
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+def load_cpu_executor(
+    model_folder: Path, requests: RequestTable, dtype: DtypeName, options: EngineOptions, num_engines: int = 1
+) -> CpuExecutor:
+    """Load the model and allocate its KV pool, on an equal part of a machine that ``num_engines`` share.
+
+    Raises ValueError for a model or a machine that cannot serve.
+    """
+    torch.set_num_threads(options.threads or max(1, torch.get_num_threads() // num_engines))
     number_format = {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
     config = ModelConfig.from_folder(model_folder)
     kernels = choose_kernels(options.kernels, config, torch.get_num_threads())
     model = load_decoder(model_folder, PackedOps() if kernels is None else NativeOps(kernels), number_format)
-    capacity = plan_capacity(config, requests, number_format, options, free_memory_bytes())
+    capacity = plan_capacity(config, requests, number_format, options, free_memory_bytes() // num_engines)
     attention = make_attention(kernels, config, capacity, number_format)
     return CpuExecutor(model, attention, requests, capacity)
 

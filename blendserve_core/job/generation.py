@@ -19,8 +19,10 @@ OnProgress = Callable[[Progress], None]
 
 def generate_shard(job: Job, rank: int, on_progress: OnProgress | None = None) -> EngineManifest:
     """Generate what is left of one shard. Raises EngineError if its engine dies, Interrupted if the job was told to stop."""
-    workspace, policy = job.workspace, job.parameters.policy
-    return run_engine_once(job, rank, workspace.plan, workspace.shard(rank), on_progress, policy=policy)
+    workspace, parameters = job.workspace, job.parameters
+    return run_engine_once(
+        job, rank, workspace.plan, workspace.shard(rank), on_progress, policy=parameters.policy, num_engines=parameters.shards
+    )
 
 
 def generate_all(job: Job, num_shards: int) -> None:
@@ -41,6 +43,7 @@ def run_engine_once(
     *,
     policy: PolicyName,
     stop_at_finished: int | None = None,
+    num_engines: int = 1,
 ) -> EngineManifest:
     """Run the engine that writes into ``output_folder``, unless it did its work in an earlier run."""
     if (output_folder / "manifest.json").exists():
@@ -60,6 +63,7 @@ def run_engine_once(
         seed=job.parameters.sampling.seed,
         engine=job.parameters.engine,
         stop_at_finished=stop_at_finished,
+        num_engines=num_engines,
     )
     manifest = run_engine(spec, until_interrupted(job, on_progress))
     if manifest.interrupted:
