@@ -70,6 +70,9 @@ class JobOptions(BaseModel):
     sample_fraction: float = Field(
         default=0.01, ge=0.0, le=1.0, description="Share of rows generated first to estimate lengths; 0 skips the warm-up"
     )
+    group_column: str | None = Field(
+        default=None, description="A column of yours whose values differ in output length, for example task"
+    )
     max_error_rate: float = Field(default=0.05, ge=0.0, le=1.0, description="The job fails when more rows end in an error")
 
 

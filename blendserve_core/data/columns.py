@@ -14,7 +14,9 @@ from schemas.parameters import SamplingDefaults
 
 PromptKind = Literal["messages", "prompt", "prompt_token_ids"]
 PROMPT_KINDS: tuple[PromptKind, ...] = ("messages", "prompt", "prompt_token_ids")
-SAMPLING_NAMES = tuple(SamplingDefaults.model_fields)
+EXPECTED_OUTPUT_TOKENS = "expected_output_tokens"
+# Rows may say how long their outputs will be; a job has no default for that.
+SAMPLING_NAMES = (*SamplingDefaults.model_fields, EXPECTED_OUTPUT_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pyarrow.types as pat
 from numpy.typing import NDArray
 
 from blendserve_core.data.arrays import null_mask, plain, values
+from blendserve_core.data.columns import EXPECTED_OUTPUT_TOKENS
 from blendserve_core.data.row_error import RowError
 from schemas.parameters import SamplingDefaults
 
@@ -42,6 +43,7 @@ _RANGES = {
     "frequency_penalty": _Range(np.float64, -2, 2, "from -2 to 2"),
     "n": _Range(np.int64, 1, MAX_SAMPLES_PER_ROW, f"from 1 to {MAX_SAMPLES_PER_ROW}"),
     "logprobs": _Range(np.int64, 0, 20, "from 0 to 20"),
+    EXPECTED_OUTPUT_TOKENS: _Range(np.float64, 1, 3e38, "at least 1"),
 }
 
 
@@ -49,8 +51,8 @@ _RANGES = {
 class RowSampling:
     """Sampling of a batch's rows; every array is [num_rows], and so is the list of stop token ids.
 
-    ``numbers`` holds the parameters of that name (``logprobs`` is -1 for none). ``seed`` has its 64 bits exactly, and counts
-    where ``has_seed``. Values of rows in ``errors`` mean nothing.
+    ``numbers`` holds the parameters of that name (``logprobs`` is -1 for none, ``expected_output_tokens`` 0).
+    ``seed`` has its 64 bits exactly, and counts where ``has_seed``. Values of rows in ``errors`` mean nothing.
     """
 
     numbers: dict[str, NDArray[Any]]
@@ -86,7 +88,7 @@ def _numbers(
     name: str, column: pa.Array | None, num_rows: int, defaults: SamplingDefaults, errors: dict[int, RowError]
 ) -> NDArray[Any]:
     rule = _RANGES[name]
-    default = getattr(defaults, name)
+    default = 0 if name == EXPECTED_OUTPUT_TOKENS else getattr(defaults, name)
     default = -1 if default is None else default
     if column is None or pat.is_null(column.type):
         return np.full(num_rows, default, dtype=rule.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from time import perf_counter
 
+from blendserve_core.data.length_hints import read_length_hints
 from blendserve_core.job.attempts import remember_attempt
 from blendserve_core.job.job import Job
 from blendserve_core.job.observations import observe_outputs
@@ -36,10 +37,11 @@ def preview_plan(job: Job) -> Plan:
     """A plan from what is known now; without a warm-up that is how long outputs are allowed to be."""
     requests = RequestTable.load(job.workspace.staged)
     tree, tree_s = prefix_tree(job, requests)
-    seen = observe_outputs(requests, job.workspace.engine_folders)
-    estimates = estimate_lengths(tree, requests, seen)
     parameters = job.parameters
-    cost = engine_cost(job.model_folder)
+    hints = read_length_hints(job.workspace.staged, requests, parameters)
+    seen = observe_outputs(requests, job.workspace.engine_folders)
+    estimates = estimate_lengths(tree, requests, seen, hints.group, hints.expected_output_tokens)
+    cost = engine_cost(job.model_folder, parameters.dtype, parameters.engine, parameters.shards)
     return make_plan(
         requests, tree, estimates, cost, parameters.policy, parameters.shards, parameters.sampling.seed, tree_s=tree_s
     )

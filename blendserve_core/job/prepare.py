@@ -6,6 +6,7 @@ import shutil
 
 from blendserve_core.data.columns import resolve_columns
 from blendserve_core.data.fingerprint import job_fingerprint
+from blendserve_core.data.length_hints import check_group_column
 from blendserve_core.data.source import open_source
 from blendserve_core.engine.model.folder import resolve_model
 from blendserve_core.job.job import Job
@@ -16,6 +17,7 @@ def prepare(parameters: JobParameters) -> Job:
     """Find the requests and the model. What makes the whole job senseless ends here, as a ValueError or an OSError."""
     source = open_source(parameters)
     resolve_columns(source.schema, parameters.columns)
+    check_group_column(source.schema, parameters.group_column)
     model_folder = resolve_model(parameters.model, parameters.model_revision)
     fingerprint = job_fingerprint(parameters, source.digest, model_folder)
     job = Job(parameters=parameters, model_folder=model_folder, fingerprint=fingerprint)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from blendserve_core.data.length_hints import read_length_hints
 from blendserve_core.job.generation import OnProgress, run_engine_once
 from blendserve_core.job.job import Job
 from blendserve_core.job.planning import prefix_tree
@@ -40,9 +41,12 @@ def _sample_plan(job: Job) -> Plan:
     """A plan of the whole job whose one shard is the sample, in the tree's order."""
     requests = RequestTable.load(job.workspace.staged)
     tree, tree_s = prefix_tree(job, requests)
-    sample = choose_sample(tree, requests, job.parameters.sample_fraction, job.parameters.sampling.seed)
-    estimates = estimate_lengths(tree, requests)
-    whole = make_plan(requests, tree, estimates, engine_cost(job.model_folder), "depth-first", tree_s=tree_s)
+    hints = read_length_hints(job.workspace.staged, requests, job.parameters)
+    fraction, seed = job.parameters.sample_fraction, job.parameters.sampling.seed
+    sample = choose_sample(tree, requests, fraction, seed, hints.group, hints.expected_output_tokens)
+    estimates = estimate_lengths(tree, requests, expected_output_tokens=hints.expected_output_tokens)
+    cost = engine_cost(job.model_folder, job.parameters.dtype, job.parameters.engine)
+    whole = make_plan(requests, tree, estimates, cost, "depth-first", tree_s=tree_s)
     order = tree.request_order[np.isin(tree.request_order, sample)]
     return replace(whole, shards=(_shard(order),))
 

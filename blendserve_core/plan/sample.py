@@ -18,7 +18,12 @@ MAX_MINIMUM = 1024
 
 
 def choose_sample(
-    tree: PrefixTree, requests: RequestTable, fraction: float, seed: int, groups: NDArray | None = None
+    tree: PrefixTree,
+    requests: RequestTable,
+    fraction: float,
+    seed: int,
+    groups: NDArray | None = None,
+    expected_output_tokens: NDArray | None = None,
 ) -> NDArray[np.int64]:
     """Request indices to sample, sorted: about ``fraction`` of each group, and never fewer than 8 of one.
 
@@ -27,12 +32,16 @@ def choose_sample(
     small ones the rest, as far as needed. Outermost groups get 32 or 16 where half of ``fraction`` has room for that: a family
     that stands alone has no siblings to learn from.
 
-    Inside a group the sample is spread evenly over the tree. Rows of known length (``ignore_eos``) are left out, and
-    ``fraction`` 0 samples nothing. The same seed gives the same sample. Raises ValueError for a fraction outside [0, 1].
+    Inside a group the sample is spread evenly over the tree. Rows of known length (``ignore_eos``, or a positive
+    ``expected_output_tokens`` [R]) are left out, and ``fraction`` 0 samples nothing. The same seed gives the same sample.
+    Raises ValueError for a fraction outside [0, 1].
     """
     if not 0 <= fraction <= 1:
         raise ValueError(f"sample fraction is {fraction}; it is a share of the requests, from 0 to 1")
-    in_tree_order = tree.request_order[~requests.sampling.ignore_eos[tree.request_order]]
+    is_known = requests.sampling.ignore_eos
+    if expected_output_tokens is not None:
+        is_known = is_known | (expected_output_tokens > 0)
+    in_tree_order = tree.request_order[~is_known[tree.request_order]]
     if fraction == 0 or len(in_tree_order) == 0:
         return np.empty(0, np.int64)
     num_requests = len(in_tree_order)

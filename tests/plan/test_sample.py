@@ -60,6 +60,14 @@ def test_rows_of_known_length_are_left_out():
     assert not is_known[sample].any()
 
 
+def test_rows_that_say_their_length_need_no_sample():
+    table = table_of(family([1], 200))
+    expected = np.where(np.arange(200) % 2 == 0, 30, 0)
+    sample = choose_sample(build_tree(table), table, 0.2, 0, expected_output_tokens=expected)
+    assert len(sample) == 20
+    assert not expected[sample].any()
+
+
 def test_every_value_of_a_column_is_sampled():
     column = np.where(np.arange(2000) < 1980, "common", "rare")
     sample = sample_of(family([1], 2000), 0.02, groups=column)
