@@ -31,7 +31,7 @@ class TestNativeKernels(ExecutorContract):
     @pytest.fixture(params=[False, True], ids=["by cost", "always cascade"])
     def make_executor(self, request: pytest.FixtureRequest, kernels: NativeKernels, monkeypatch) -> MakeExecutor:
         if request.param:
-            monkeypatch.setattr(grouping, "pays_to_share", lambda step, members: True)
+            monkeypatch.setattr(grouping, "shared_readers", grouping.prefix_readers)
 
         def make(folder: Path, requests: RequestTable, capacity: Capacity) -> CpuExecutor:
             model = load_decoder(folder, NativeOps(kernels), torch.float32)

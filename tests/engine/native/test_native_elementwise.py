@@ -100,6 +100,11 @@ def test_silu_times_up_over_the_whole_range(kernels: NativeKernels, dtype: torch
     torch.testing.assert_close(out.float(), expected, atol=1e-6, rtol=1e-6 if dtype == torch.float32 else 2**-8)
 
 
+def test_a_read_sums_every_word(kernels: NativeKernels) -> None:
+    words = torch.randint(-(2**31), 2**31, (5, 128), dtype=torch.int64)
+    assert kernels.sum_words(words.to(torch.int32)) == int(words.sum()) % 2**32
+
+
 def test_widths_that_do_not_fill_vectors_are_refused(kernels: NativeKernels) -> None:
     with pytest.raises(ValueError, match="multiple of 16, not 24"):
         kernels.rms_norm(torch.ones(2, 24), torch.ones(24), 1e-5, torch.ones(2, 24))

@@ -16,6 +16,8 @@ from blendserve_core.schedule.step import StepPlan
 MAX_ROWS_PER_PASS = 64
 # What a second state of one row costs, in tokens of KV read once: its output in float32, and the merge.
 MERGE_COST_TOKENS = 24
+# What two more calls per layer cost, in the same unit: a step that saves less is faster without sharing.
+CALL_COST_TOKENS = 12_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class StepGroups:
 
 def group_step(step: StepPlan) -> StepGroups:
     """Lay out a step's attention. A sequence in ``shared`` starts its own part behind the prefix."""
-    members_of = [members for members in prefix_readers(step) if pays_to_share(step, members)]
+    members_of = shared_readers(step)
     own_starts = np.zeros(step.num_sequences, dtype=np.int32)
     for members in members_of:
         own_starts[members] = step.prefix_lens[members]
@@ -51,13 +53,20 @@ def prefix_readers(step: StepPlan) -> list[NDArray[np.int64]]:
     return [members for members in np.split(eligible[order], cuts) if len(members) > 1]
 
 
-def pays_to_share(step: StepPlan, members: NDArray[np.int64]) -> bool:
-    """Whether the passes over the prefix that are saved outweigh one more state for each row."""
+def shared_readers(step: StepPlan) -> list[NDArray[np.int64]]:
+    """The prefix readers for which one pass over the prefix costs less than one each."""
+    gains = [(saved_tokens(step, members), members) for members in prefix_readers(step)]
+    gains = [(saved, members) for saved, members in gains if saved > 0]
+    return [members for _, members in gains] if sum(saved for saved, _ in gains) > CALL_COST_TOKENS else []
+
+
+def saved_tokens(step: StepPlan, members: NDArray[np.int64]) -> int:
+    """Tokens of KV not read again when ``members`` share, less what one more state for each of their rows costs."""
     num_rows = num_new_tokens(step)[members]
     passes_alone = int((-(-num_rows // MAX_ROWS_PER_PASS)).sum())
     passes_together = -(-int(num_rows.sum()) // MAX_ROWS_PER_PASS)
-    saved_tokens = (passes_alone - passes_together) * int(step.prefix_lens[members[0]])
-    return saved_tokens > MERGE_COST_TOKENS * int(num_rows.sum())
+    saved = (passes_alone - passes_together) * int(step.prefix_lens[members[0]])
+    return saved - MERGE_COST_TOKENS * int(num_rows.sum())
 
 
 def _shared_groups(step: StepPlan, members_of: list[NDArray[np.int64]]) -> AttentionGroups:

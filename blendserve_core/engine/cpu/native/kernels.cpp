@@ -72,6 +72,11 @@ struct SiluArgs {
     int32_t dim;
 };
 
+struct ReadArgs {
+    const void* words;
+    int64_t num_words;  // a rest below 64 words is left out
+};
+
 struct MergeArgs {
     const float *out_a, *lse_a, *out_b, *lse_b;
     void* out;
@@ -246,6 +251,13 @@ void blend_silu_and_multiply(const SiluArgs* args, int64_t num_rows, int32_t dty
 void blend_merge_states(const MergeArgs* args, int64_t num_heads, int32_t dtype, int32_t isa, int32_t num_threads) {
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1 && num_heads >= 256)
     for (int64_t head = 0; head < num_heads; ++head) CALL(merge_states, isa, dtype, *args, head);
+}
+
+// To measure what a core can read: the limit of attention over long contexts.
+uint32_t blend_sum_words(const ReadArgs* args, int32_t isa) {
+    uint32_t total = 0;
+    CALL(sum_words, isa, kFloat32, *args, total);
+    return total;
 }
 
 }  // extern "C"

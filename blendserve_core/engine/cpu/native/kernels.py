@@ -63,6 +63,10 @@ class _SiluArgs(ctypes.Structure):
     _fields_ = _fields("gate_up out", dim=ctypes.c_int32)
 
 
+class _ReadArgs(ctypes.Structure):
+    _fields_ = _fields("words", num_words=ctypes.c_int64)
+
+
 class _MergeArgs(ctypes.Structure):
     _fields_ = _fields("out_a lse_a out_b lse_b out lse", head_dim=ctypes.c_int32)
 
@@ -223,6 +227,12 @@ class NativeKernels:
             head_dim=_check_width(out.shape[-1]),
         )
         self._run(self._library.blend_merge_states, args, lse_a.numel(), out.dtype)
+
+    def sum_words(self, tensor: torch.Tensor) -> int:
+        """Sum of the tensor's 32-bit words modulo 2^32, on one thread: a streaming read, to measure memory bandwidth."""
+        num_words = tensor.numel() * tensor.element_size() // 4
+        args = _ReadArgs(words=_pointer(tensor), num_words=num_words - num_words % 64)
+        return self._library.blend_sum_words(ctypes.byref(args), self.isa)
 
     def _run(self, function: Callable[..., None], args: ctypes.Structure, num_items: int, dtype: torch.dtype) -> None:
         function(ctypes.byref(args), num_items, _DTYPE_CODES[dtype], self.isa, self.num_threads)

@@ -55,6 +55,8 @@ def load_library(cache_folder: Path | None = None) -> ctypes.CDLL:
     library.blend_rms_norm.argtypes = struct_then_sizes
     library.blend_silu_and_multiply.argtypes = struct_then_sizes
     library.blend_merge_states.argtypes = struct_then_sizes
+    library.blend_sum_words.argtypes = [ctypes.c_void_p, ctypes.c_int32]
+    library.blend_sum_words.restype = ctypes.c_uint32
     return library
 
 
