@@ -129,10 +129,10 @@ def _groups(tree: PrefixTree, column: NDArray | None) -> Groups:
 
 
 def _prior(max_tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray]:
-    """Uniform up to twice the prior's share of ``max_tokens``: a group per distinct limit."""
+    """Uniform up to twice the prior's share of ``max_tokens``, at least one token: a group per distinct limit."""
     limits, group = np.unique(max_tokens, return_inverse=True)
     middle = (BIN_EDGES[:-1] + BIN_EDGES[1:]) / 2
-    return group, np.outer(limits.astype(np.float64), 2 * PRIOR_SHARE_OF_MAX * middle)
+    return group, np.maximum(np.outer(limits.astype(np.float64), 2 * PRIOR_SHARE_OF_MAX * middle), 1.0)
 
 
 def _distributions(
