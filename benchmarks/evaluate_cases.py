@@ -12,8 +12,8 @@ from blendserve_core.sim.mix import PAPER_TRACES, MixTarget
 
 TRACES = Path(__file__).parents[1] / "../shared/data/traces"
 BASELINES = (("sequential", "depth-first"), ("overlapped", "depth-first"), ("overlapped", "random"))
-# The best of 512 to 8192 tokens for each baseline (group "chunk"); the density-aware policies choose by themselves.
-STEP_TOKENS = {"depth-first": 8192, "random": 2048, "first-come": 2048, "blend-paper": 2048, "blend": 2048}
+# The best of 256 to 8192 tokens for each baseline (group "chunk"); the density-aware policies choose by themselves.
+STEP_TOKENS = {"depth-first": 8192, "random": 512, "first-come": 2048, "blend-paper": 2048, "blend": 2048}
 OTHER_MODELS = ("llama-3-70b", "llama-2-7b", "qwen-2.5-7b", "qwen-2.5-72b", "deepseek-67b")
 OTHER_COMPUTE = {"WildChat-like": "wildchat", "Azure": "azure_conv_2023.parquet", "ShareGPT": "sharegpt.parquet"}
 
@@ -122,7 +122,7 @@ def grid_cases(sizes: Sizes) -> Iterator[Case]:
 
 def chunk_cases(sizes: Sizes) -> Iterator[Case]:
     """Which chunk size is best for the baselines."""
-    for trace, policy, tokens in product((1, 4), ("depth-first", "random"), (512, 2048, 8192)):
+    for trace, policy, tokens in product((1, 4), ("depth-first", "random"), (256, 512, 2048, 8192)):
         common = _common("chunk", f"#{trace}", PAPER_TRACES[trace], sizes.small, sizes.other_output)
         yield replace(_case(common, policy), max_step_tokens=tokens)
 
