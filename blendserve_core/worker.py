@@ -7,6 +7,7 @@ It needs no Prefect. Finished rows go to part files as they finish; a heartbeat 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ import psutil
 
 from blendserve_core.collect import Collector
 from blendserve_core.data.parts import PartWriter
+from blendserve_core.engine.cpu.calibrate import measure_cpu_once
 from blendserve_core.engine.load import load_cpu_executor
 from blendserve_core.kv.segments import no_segments, shared_segments
 from blendserve_core.perf.engine_cost import engine_cost
@@ -62,6 +64,8 @@ def serve(work: Work, stop: StopFlag) -> EngineManifest:
     """
     spec, model_folder = work.spec, Path(work.spec.model_folder)
     tokenizer = PromptTokenizer.load(model_folder)
+    if spec.num_engines == 1:  # engines beside this one would be measured too
+        measure_cpu_once(model_folder, spec.dtype, spec.engine)
     with closing(load_cpu_executor(model_folder, work.requests, spec.dtype, spec.engine, spec.num_engines)) as executor:
         policy, scheduler = _make_scheduler(work, executor, tokenizer.eos_token_ids)
         collector = Collector(work.requests, tokenizer, work.outputs_so_far)
@@ -97,7 +101,7 @@ def _make_scheduler(work: Work, executor: Executor, eos_token_ids: tuple[int, ..
     is_sharing = work.spec.engine.prefix_sharing
     tree, num_requests = work.plan.tree, work.requests.num_requests
     segments = shared_segments(tree, planned, capacity.page_size) if is_sharing else no_segments(num_requests)
-    cost = engine_cost(Path(work.spec.model_folder))
+    cost = engine_cost(Path(work.spec.model_folder), work.spec.dtype, work.spec.engine, work.spec.num_engines)
     policy = make_policy(work.spec.policy, work.plan, work.order, work.requests, cost, capacity)
     scheduler = Scheduler(
         work.requests, planned, segments, tree.request_order, policy, capacity, eos_token_ids, work.outputs_so_far
@@ -106,6 +110,7 @@ def _make_scheduler(work: Work, executor: Executor, eos_token_ids: tuple[int, ..
 
 
 def main(spec_path: str, parent_pid: str) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     stop = StopFlag()
     die_with_parent(int(parent_pid))
     work = Work(EngineSpec.read(Path(spec_path)))

@@ -22,6 +22,7 @@ from blendserve_core.schedule.step import Capacity
 from schemas.parameters import DtypeName, EngineOptions
 
 PAGE_SIZE = 16
+TORCH_DTYPES: dict[DtypeName, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 # A step's time hardly grows up to about 128 decode rows; more prompt tokens than this gain nothing and delay the decodes.
 MAX_STEP_TOKENS = 768
 MAX_SEQUENCES = 256
@@ -38,7 +39,7 @@ def load_cpu_executor(
     Raises ValueError for a model or a machine that cannot serve.
     """
     torch.set_num_threads(options.threads or max(1, torch.get_num_threads() // num_engines))
-    number_format = {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
+    number_format = TORCH_DTYPES[dtype]
     config = ModelConfig.from_folder(model_folder)
     kernels = choose_kernels(options.kernels, config, torch.get_num_threads())
     model = load_decoder(model_folder, PackedOps() if kernels is None else NativeOps(kernels), number_format)

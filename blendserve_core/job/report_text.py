@@ -66,7 +66,7 @@ def _plan_and_reality(manifest: Manifest, plan: Plan) -> str:
     rows = [
         ("Output tokens", f"{summary.est_output_tokens:,}", f"{manifest.num_output_tokens:,}"),
         ("Prompt tokens shared", f"{summary.sharing_ratio:.1%}", f"{hit_rate:.1%}"),
-        ("Seconds", f"{summary.predicted_s:,.1f}", f"{manifest.generate_s:,.1f}"),
+        (f"Seconds, on {summary.hardware}", f"{summary.predicted_s:,.1f}", f"{manifest.generate_s:,.1f}"),
     ]
     return _table(("", "Planned", "Observed"), rows)
 

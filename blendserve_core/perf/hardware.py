@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -38,6 +38,17 @@ class HardwareSpec:
     reserved_bytes: float
     allreduce_fixed_s: float = 0.0
     allreduce_bytes_per_s: float = float("inf")
+
+    def shared_by(self, num_engines: int) -> HardwareSpec:
+        """The rates left to each of some engines that run side by side."""
+        return replace(
+            self,
+            gemm_flops_per_s=self.gemm_flops_per_s / num_engines,
+            lm_head_flops_per_s=self.lm_head_flops_per_s / num_engines,
+            weight_bytes_per_s=self.weight_bytes_per_s / num_engines,
+            attention_flops_per_s=self.attention_flops_per_s / num_engines,
+            kv_bytes_per_s=self.kv_bytes_per_s / num_engines,
+        )
 
 
 def a100_80gb() -> HardwareSpec:
@@ -115,7 +126,7 @@ def h200() -> HardwareSpec:
 def cpu(num_cores: int = 8, memory_bytes: float = 16e9) -> HardwareSpec:
     """A stated default, not a measurement: 25 GFLOP/s per core and 20 GB/s of memory bandwidth for the socket."""
     return HardwareSpec(
-        name="cpu",
+        name="cpu (assumed)",
         gemm_flops_per_s=25e9 * num_cores,
         gemm_fixed_share=0.1,
         lm_head_flops_per_s=25e9 * num_cores,

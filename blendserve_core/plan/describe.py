@@ -38,6 +38,7 @@ def _times(plan: Plan) -> list[str]:
     return [
         f"predicted       {duration(s.predicted_s)} on {len(plan.shards)} shard(s), {share:.0%} of the practical optimum",
         f"GPU-hours       {s.predicted_s * len(plan.shards) / 3600:.2f}, of which {busy_s / 3600:.2f} busy",
+        f"hardware        {s.hardware}",
         f"planning took   {s.tree_s:.1f} s for the tree, {s.plan_s:.1f} s for the plan",
     ]
 

@@ -76,7 +76,8 @@ class PlanSummary:
     """What a person wants to know before a GPU is taken. Ratios are shares of the prompt tokens; times are predictions.
 
     ``sharing_ratio`` is what the chosen order keeps, ``max_sharing_ratio`` what a perfect depth-first order could.
-    ``partition`` names how the shards were cut. ``density_histogram`` has (lower edge, requests) of each factor of two.
+    ``partition`` names how the shards were cut, ``hardware`` whose rates the times take. ``density_histogram`` has (lower edge,
+    requests) of each factor of two.
     """
 
     policy: str
@@ -93,6 +94,7 @@ class PlanSummary:
     tree_s: float
     plan_s: float
     partition: str = "whole"
+    hardware: str = ""
     density_histogram: tuple[tuple[float, int], ...] = ()
 
 

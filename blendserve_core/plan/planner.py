@@ -117,6 +117,7 @@ def _summary(workload: Workload, partition: Partition, policy: str, tree_s: floa
         tree_s=tree_s,
         plan_s=0.0,
         partition=partition.method,
+        hardware=workload.cost.hardware.name,
         density_histogram=_density_histogram(workload, order, shared),
     )
 
