@@ -17,7 +17,7 @@ class FinishRules:
 
     def __init__(self, sampling: SamplingColumns, eos_token_ids: tuple[int, ...]) -> None:
         self._sampling = sampling
-        self._eos_token_ids = np.array(eos_token_ids, dtype=np.int32)
+        self._eos_token_ids = eos_token_ids
         self._has_stop_tokens = bool(len(sampling.stop_token_ids))
 
     def reasons(
@@ -29,7 +29,10 @@ class FinishRules:
         stopped: frozenset[int],
     ) -> dict[int, FinishReason]:
         """Finish reason by position in the arrays (one entry per sampled token), for those that end."""
-        is_stop = np.isin(token_ids, self._eos_token_ids) & ~self._sampling.ignore_eos[seq_ids]
+        is_stop = np.zeros(len(token_ids), dtype=np.bool_)
+        for eos_token_id in self._eos_token_ids:
+            is_stop |= token_ids == eos_token_id
+        is_stop &= ~self._sampling.ignore_eos[seq_ids]
         if self._has_stop_tokens:
             is_stop |= self._is_own_stop_token(seq_ids, token_ids)
         if stopped:
