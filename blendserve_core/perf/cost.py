@@ -13,6 +13,9 @@ from blendserve_core.perf.hardware import HardwareSpec
 from blendserve_core.perf.model_spec import ModelSpec
 
 Engine = Literal["sequential", "overlapped"]
+CASCADE_READERS = 256
+"""Most requests taken to read a shared prefix together: as many as an engine runs at once, not as many as share it."""
+
 Scalars = float | NDArray[Any]
 """A number or an array of numbers; arrays broadcast as numpy's do."""
 
@@ -26,12 +29,15 @@ class CostModel:
 
     ``engine``: "sequential" runs compute and memory operators one after another, "overlapped" side by side, where the shorter
     resource's time shows with the share ``interference``. All results are seconds.
+
+    ``cascade``: decode attention reads a prefix that running requests share once per step, not once per request.
     """
 
     model: ModelSpec
     hardware: HardwareSpec
     engine: Engine = "overlapped"
     interference: float = 0.15
+    cascade: bool = False
 
     def __post_init__(self) -> None:
         if self.engine not in ("sequential", "overlapped"):
@@ -130,6 +136,16 @@ class CostModel:
     def memory_s(self, num_prompt_tokens: Scalars, mean_output_tokens: Scalars, second_moment: Scalars | None = None) -> Any:
         """Decode attention's KV reads of a request. ``second_moment`` is E[d^2], by default the mean's square (d is known)."""
         return self.kv_token_s * kv_reads(num_prompt_tokens, mean_output_tokens, second_moment)
+
+    def prompt_reads(self, num_prompt_tokens: Scalars, num_shared_tokens: Scalars, num_sharing: Scalars) -> Any:
+        """Prompt tokens that one decode of a request reads; what ``memory_s`` takes in place of the prompt's length.
+
+        With cascade the first ``num_shared_tokens`` are read once for all who run together, so a request bears a part of them:
+        one of the ``num_sharing`` requests that have this prefix, or of ``CASCADE_READERS``. The rest it reads in full.
+        """
+        if not self.cascade:
+            return num_prompt_tokens
+        return num_prompt_tokens - num_shared_tokens * (1 - 1 / np.clip(num_sharing, 1, CASCADE_READERS))
 
     # Steps.
 

@@ -18,7 +18,7 @@ class NodeCosts:
     """Costs under a tree's nodes. N = nodes, R = requests; seconds in float64.
 
     decode_s        [R] compute of a request's output tokens
-    memory_s        [R] KV reads of a request's decodes
+    memory_s        [R] KV reads of a request's decodes; with cascade its part of what it reads with others
     segment_s       [N] compute of a node's own tokens, once
     subtree_s       [N] compute below and in a node with every shared segment once, without the path to it
     path_s          [N] compute of the path to a node, its own tokens excluded

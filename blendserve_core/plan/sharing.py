@@ -45,6 +45,18 @@ def sharing_ratio(tree: PrefixTree, order: NDArray[np.int64], num_prompt_tokens:
     return float(shared_with_previous(tree, order).sum(dtype=np.int64)) / total if total else 0.0
 
 
+def shared_by_others(tree: PrefixTree, requests: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """[K] prompt tokens that each of ``requests`` [K] shares with its nearest relatives, and [K] how many they are, with it.
+
+    The longest prefix that anyone else has too: cascade attention groups the requests of a step by it.
+    """
+    num_below = tree.num_requests_below
+    node = tree.node_of_request[requests]
+    # A node of one request is a leaf, and others go through its parent (all of them, where that is the root).
+    node = np.where(num_below[node] > 1, node, np.maximum(tree.parent[node], 0))
+    return tree.end_depth[node], num_below[node]
+
+
 @njit(cache=True)
 def _block_minima(values):
     """[levels, blocks] sparse table: entry (l, b) is the minimum over the blocks ``[b, b + 2**l)``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from blendserve_core.perf.cost import CostModel, causal_pairs, kv_reads
 from blendserve_core.perf.optimum import WorkloadTotals
 from blendserve_core.plan.lengths import longest_tokens
 from blendserve_core.plan.plan import LengthEstimates
+from blendserve_core.plan.sharing import shared_by_others
 from blendserve_core.plan.tree import PrefixTree
 
 
@@ -33,12 +35,16 @@ class Workload:
         )
 
     def memory_s(self, order: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[K] KV reads of their decodes."""
-        return self.cost.memory_s(self.num_prompt_tokens[order], *self._moments(order))
+        """[K] KV reads of their decodes, a request's part of what it reads with others."""
+        return self.cost.memory_s(self._prompt_reads(order), *self._moments(order))
 
     def kv_reads(self, order: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[K] tokens of KV that their decodes read."""
-        return kv_reads(self.num_prompt_tokens[order], *self._moments(order))
+        """[K] tokens of KV that their decodes read, counted in the same way."""
+        return kv_reads(self._prompt_reads(order), *self._moments(order))
+
+    def _prompt_reads(self, order: NDArray[np.int64]) -> NDArray[Any]:
+        """[K] prompt tokens that each of a request's decodes reads."""
+        return self.cost.prompt_reads(self.num_prompt_tokens[order], *shared_by_others(self.tree, order))
 
     def _moments(self, order: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         estimates = self.estimates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -65,7 +65,8 @@ def simulate(workload: Workload, cost: CostModel, settings: Settings, recorder: 
     simulator = _Simulator(workload, cost, settings, tree, recorder)
     warm_up, estimates = simulator.learn_lengths()
     plan_started = time.perf_counter()
-    plan = make_plan(workload.requests, tree, estimates, cost, settings.policy, settings.num_shards, settings.seed)
+    planned_cost = replace(cost, cascade=settings.cascade)
+    plan = make_plan(workload.requests, tree, estimates, planned_cost, settings.policy, settings.num_shards, settings.seed)
     plan_s = time.perf_counter() - plan_started
     shards = simulator.run_shards(plan, warm_up)
     simulation_s = time.perf_counter() - started

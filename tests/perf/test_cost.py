@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from blendserve_core.perf.cost import CostModel, causal_pairs, density, kv_reads, num_devices_for
+from blendserve_core.perf.cost import CASCADE_READERS, CostModel, causal_pairs, density, kv_reads, num_devices_for
 from blendserve_core.perf.hardware import a100_80gb, cpu, h100
 from blendserve_core.perf.presets import llama_3_8b, llama_3_70b
 
@@ -131,3 +133,21 @@ def test_faster_hardware_takes_less_time():
     request_s = [CostModel(llama_3_8b(), hardware).compute_s(500, 50) for hardware in (h100(), a100_80gb())]
     assert request_s == sorted(request_s)
     assert CostModel(llama_3_8b(), cpu(memory_bytes=64e9)).compute_s(500, 50) > request_s[-1]
+
+
+def test_without_cascade_every_decode_reads_its_whole_prompt(cost):
+    num_prompt_tokens = np.array([3000, 7], np.int32)
+    assert cost.prompt_reads(num_prompt_tokens, np.array([2900, 0]), np.array([50, 1])) is num_prompt_tokens
+
+
+def test_with_cascade_those_who_share_a_prefix_read_it_once_between_them(cost):
+    cascade = replace(cost, cascade=True)
+    assert 50 * cascade.prompt_reads(3100, 3000, 50) == pytest.approx(3000 + 50 * 100)
+    assert cascade.prompt_reads(3100, 3000, 1) == 3100
+    assert cascade.prompt_reads(3100, 3000, 0) == 3100
+
+
+def test_no_more_requests_read_together_than_an_engine_runs(cost):
+    cascade = replace(cost, cascade=True)
+    most = cascade.prompt_reads(3100, 3000, CASCADE_READERS)
+    assert cascade.prompt_reads(3100, 3000, 100 * CASCADE_READERS) == most == pytest.approx(100 + 3000 / CASCADE_READERS)

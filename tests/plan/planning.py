@@ -1,6 +1,7 @@
 """A small job's workload for the planner's tests: a few families of opposite resource demand, with known lengths."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from plan_tables import table_of
@@ -21,6 +22,11 @@ def workload_of(prompts, outputs, **columns):
     tree = build_tree(table)
     estimates = estimate_lengths(tree, table, expected_output_tokens=np.asarray(outputs, float))
     return Workload(tree, table.num_prompt_tokens, table.sampling.max_tokens, estimates, COST), table
+
+
+def with_cascade(workload):
+    """The same workload on an engine that reads shared prefixes once."""
+    return replace(workload, cost=replace(workload.cost, cascade=True))
 
 
 def mixed_families(size=40, seed=0):

@@ -1,6 +1,8 @@
+import itertools
+
 import numpy as np
 import pytest
-from planning import COST, mixed_families, workload_of
+from planning import COST, mixed_families, with_cascade, workload_of
 
 from blendserve_core.plan.node_costs import node_costs
 
@@ -39,3 +41,28 @@ def test_sharing_lowers_density():
     shared, _ = workload_of([[*stem, i] for i in range(200, 210)], [50] * 10)
     apart, _ = workload_of([[i, *stem] for i in range(200, 210)], [50] * 10)
     assert node_costs(shared).density[0] < 0.7 * node_costs(apart).density[0]
+
+
+def family(num_requests, num_outputs=300):
+    """Requests with a system prompt of 3,000 tokens and a word each of their own."""
+    stem = list(range(3000))
+    return workload_of([[*stem, 5000 + i] for i in range(num_requests)], [num_outputs] * num_requests)[0]
+
+
+def test_cascade_makes_a_family_with_a_long_shared_prompt_denser_in_compute():
+    alone, together = node_costs(family(40)), node_costs(with_cascade(family(40)))
+    assert together.density[0] > 10 * alone.density[0]
+    np.testing.assert_array_equal(together.subtree_s, alone.subtree_s)
+
+
+def test_the_more_requests_share_the_less_memory_time_each_takes_with_cascade():
+    sizes = (1, 2, 8, 64, 256, 400)
+    per_request = [node_costs(with_cascade(family(size))).memory_s[0] for size in sizes]
+    assert all(fewer > more for fewer, more in itertools.pairwise(per_request[:-1]))
+    assert per_request[-1] == per_request[-2]
+    assert per_request[0] == node_costs(family(1)).memory_s[0]
+
+
+def test_cascade_changes_nothing_where_nothing_is_shared():
+    workload, _ = workload_of([[i, 7, 8] for i in range(20)], [50] * 20)
+    np.testing.assert_array_equal(node_costs(with_cascade(workload)).density, node_costs(workload).density)

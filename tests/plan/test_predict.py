@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from planning import COST, mixed_families, opposite_halves, workload_of
+from planning import COST, mixed_families, opposite_halves, with_cascade, workload_of
 
 from blendserve_core.plan.order import depth_first_order
 from blendserve_core.plan.predict import predict
@@ -44,3 +44,12 @@ def test_empty_shards_take_no_time():
     prediction = predict(workload, order, np.array([0, 0, len(order), len(order)]), is_mixed=False)
     assert prediction.predicted_s[[0, 2]].tolist() == [0, 0]
     assert prediction.predicted_s[1] > 0
+
+
+def test_reading_shared_prefixes_once_is_predicted_faster():
+    stem = list(range(2000))
+    workload, _ = workload_of([[*stem, 5000 + i] for i in range(50)], [400] * 50)
+    alone, together = whole(workload), whole(with_cascade(workload))
+    assert together.tm_s[0] < 0.2 * alone.tm_s[0]
+    assert together.tc_s[0] == alone.tc_s[0]
+    assert together.predicted_s[0] < alone.predicted_s[0]
