@@ -70,12 +70,26 @@ class PublishManifest(JsonFile):
     publish_s: float
 
 
+class LengthSources(JsonFile):
+    """What a plan knew of output lengths, in requests.
+
+    ``num_stated`` rows give their length (``expected_output_tokens``, ``ignore_eos``). ``num_seen`` outputs the job itself had
+    when it planned, most of them the warm-up's, and ``num_remembered`` an earlier job over the same rows and model.
+    """
+
+    num_stated: int
+    num_seen: int
+    num_remembered: int
+
+
 class Manifest(JsonFile):
     """The job's own manifest, written last, beside the generations.
 
     ``num_requests`` input rows gave ``num_rows`` output rows (one per sample), of which ``num_errors`` are errors.
     ``generate_s`` covers all engine work on requests, warm-up included, without process and model start-up
-    (``engine_start_s``); engines that ran side by side count once, by the slowest.
+    (``engine_start_s``); engines that ran side by side count once, by the slowest. ``est_bias`` is estimated over actual output
+    tokens in all, less 1, and ``est_mape`` the mean absolute error of a row's estimate as a share of its actual tokens; None
+    where no output is known.
     """
 
     fingerprint: str
@@ -98,6 +112,9 @@ class Manifest(JsonFile):
     generate_s: float
     publish_s: float
     tokens_per_s: float
+    length_sources: LengthSources | None = None
+    est_bias: float | None = None
+    est_mape: float | None = None
     generations: str
     report: str
     versions: dict[str, str]

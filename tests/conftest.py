@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,21 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_lengths_of_earlier_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The user's caches, but for output lengths: a file stands where their folder would be, so that jobs keep none."""
+    real = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = tmp_path_factory.mktemp("cache")
+    (cache / "blendserve").mkdir()
+    (cache / "blendserve" / "lengths").touch()
+    for name in ("huggingface", "blendserve/hardware", "blendserve/models", "blendserve/native"):
+        (real / name).mkdir(parents=True, exist_ok=True)
+        (cache / name).symlink_to(real / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import blendserve_core
 import schemas
+from blendserve_core.data.columns import PROMPT_KINDS
 from schemas.parameters import JobParameters
 
 _CONFIG_FILES = ("config.json", "generation_config.json")
@@ -20,9 +21,16 @@ _SAMPLED_BLOCKS = 64
 _BLOCK_BYTES = 1 << 20
 
 
-def job_fingerprint(parameters: JobParameters, source_digest: str, model_folder: Path) -> str:
+def job_fingerprint(parts: Mapping[str, str]) -> str:
     """Hex digest over :func:`fingerprint_parts`."""
-    return _hash(json.dumps(fingerprint_parts(parameters, source_digest, model_folder), sort_keys=True).encode())
+    return _hash(json.dumps(parts, sort_keys=True).encode())
+
+
+def lengths_key(parameters: JobParameters, parts: Mapping[str, str]) -> str:
+    """Hex digest of prompts and model alone: output lengths of a job are found under it by jobs with other settings."""
+    prompts = [parameters.limit, {ours: theirs for ours, theirs in parameters.columns.items() if ours in PROMPT_KINDS}]
+    same = [parts[name] for name in ("requests", "weights", "model config", "tokenizer")]
+    return _hash(json.dumps([prompts, same], sort_keys=True).encode())
 
 
 def fingerprint_parts(parameters: JobParameters, source_digest: str, model_folder: Path) -> dict[str, str]:

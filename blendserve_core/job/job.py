@@ -10,11 +10,15 @@ from schemas.parameters import JobParameters
 
 
 class Job(JsonFile):
-    """``fingerprint`` stands for everything that changes an output; finished work is found again under it."""
+    """``fingerprint`` stands for everything that changes an output; finished work is found again under it.
+
+    ``lengths_key`` stands for prompts and model alone; under it output lengths are kept for jobs with other settings.
+    """
 
     parameters: JobParameters
     model_folder: Path
     fingerprint: str
+    lengths_key: str
 
     @property
     def workspace(self) -> Workspace:

@@ -32,15 +32,24 @@ def observe_outputs(requests: RequestTable, engine_folders: list[Path]) -> Obser
     )
 
 
-def _finished_lengths(requests: RequestTable, engine_folders: list[Path]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def read_outputs(engine_folders: list[Path]) -> pa.Table:
+    """Rows that engines finished, without errors, as columns of ``OBSERVED_SCHEMA``."""
     batches = list(read_parts(engine_folders, OBSERVED_COLUMNS))
-    rows = pa.Table.from_batches(batches, OBSERVED_SCHEMA).filter(pc.field("finish_reason") != "error")
-    keys = _request_indices(requests, rows["row"].to_numpy(), rows["sample_index"].to_numpy())
-    return keys, rows["num_output_tokens"].to_numpy().astype(np.int32)
+    return pa.Table.from_batches(batches, OBSERVED_SCHEMA).filter(pc.field("finish_reason") != "error")
 
 
-def _request_indices(requests: RequestTable, row: NDArray[np.int64], sample_index: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The table is sorted by (row, sample_index), so both as one number can be searched for."""
-    num_samples = int(requests.sample_index.max(initial=0)) + 1
+def request_indices(requests: RequestTable, row: NDArray[np.int64], sample_index: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Index of each (row, sample_index) in the table, -1 where it is not there."""
+    # The table is sorted by both, so that they can be searched for as one number.
+    num_samples = int(max(requests.sample_index.max(initial=0), sample_index.max(initial=0))) + 1
     keys = requests.row * num_samples + requests.sample_index
-    return np.searchsorted(keys, row * num_samples + sample_index)
+    wanted = row * num_samples + sample_index
+    index = np.searchsorted(keys, wanted)
+    is_here = np.append(keys, -1)[index] == wanted
+    return np.where(is_here, index, -1)
+
+
+def _finished_lengths(requests: RequestTable, engine_folders: list[Path]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    rows = read_outputs(engine_folders)
+    request = request_indices(requests, rows["row"].to_numpy(), rows["sample_index"].to_numpy())
+    return request, rows["num_output_tokens"].to_numpy().astype(np.int32)

@@ -8,7 +8,9 @@ from time import perf_counter
 from blendserve_core.data.length_hints import read_length_hints
 from blendserve_core.job.attempts import remember_attempt
 from blendserve_core.job.job import Job
+from blendserve_core.job.length_report import SOURCES_FILE
 from blendserve_core.job.observations import observe_outputs
+from blendserve_core.job.remembered_lengths import recall_lengths
 from blendserve_core.perf.engine_cost import engine_cost
 from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.plan.lengths import estimate_lengths
@@ -16,6 +18,7 @@ from blendserve_core.plan.plan import SUMMARY_FILE, Plan
 from blendserve_core.plan.planner import make_plan
 from blendserve_core.plan.tree import PrefixTree
 from blendserve_core.requests import RequestTable
+from schemas.manifest import LengthSources
 
 
 def make_job_plan(job: Job) -> Plan:
@@ -28,23 +31,32 @@ def make_job_plan(job: Job) -> Plan:
     for shard in job.workspace.root.glob("shard-*"):
         remember_attempt(shard)
     shutil.rmtree(folder, ignore_errors=True)
-    plan = preview_plan(job)
+    plan, sources = _plan_and_sources(job)
+    sources.write(folder / SOURCES_FILE)
     plan.save(folder)
     return plan
 
 
 def preview_plan(job: Job) -> Plan:
-    """A plan from what is known now; without a warm-up that is how long outputs are allowed to be."""
+    """A plan from what is known now; where no output was ever seen, that is how long outputs are allowed to be."""
+    return _plan_and_sources(job)[0]
+
+
+def _plan_and_sources(job: Job) -> tuple[Plan, LengthSources]:
     requests = RequestTable.load(job.workspace.staged)
     tree, tree_s = prefix_tree(job, requests)
     parameters = job.parameters
     hints = read_length_hints(job.workspace.staged, requests, parameters)
     seen = observe_outputs(requests, job.workspace.engine_folders)
-    estimates = estimate_lengths(tree, requests, seen, hints.group, hints.expected_output_tokens)
+    remembered = recall_lengths(job, requests).without(seen.request)
+    estimates = estimate_lengths(tree, requests, seen.joined_with(remembered), hints.group, hints.expected_output_tokens)
     cost = engine_cost(job.model_folder, parameters.dtype, parameters.engine, parameters.shards)
-    return make_plan(
+    plan = make_plan(
         requests, tree, estimates, cost, parameters.policy, parameters.shards, parameters.sampling.seed, tree_s=tree_s
     )
+    is_stated = requests.sampling.ignore_eos | (hints.expected_output_tokens > 0)
+    sources = LengthSources(num_stated=int(is_stated.sum()), num_seen=len(seen.request), num_remembered=len(remembered.request))
+    return plan, sources
 
 
 def prefix_tree(job: Job, requests: RequestTable) -> tuple[PrefixTree, float]:

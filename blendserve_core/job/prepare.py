@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from blendserve_core.data.columns import resolve_columns
-from blendserve_core.data.fingerprint import job_fingerprint
+from blendserve_core.data.fingerprint import fingerprint_parts, job_fingerprint, lengths_key
 from blendserve_core.data.length_hints import check_group_column
 from blendserve_core.data.source import open_source
 from blendserve_core.engine.model.folder import resolve_model
@@ -19,8 +19,13 @@ def prepare(parameters: JobParameters) -> Job:
     resolve_columns(source.schema, parameters.columns)
     check_group_column(source.schema, parameters.group_column)
     model_folder = resolve_model(parameters.model, parameters.model_revision)
-    fingerprint = job_fingerprint(parameters, source.digest, model_folder)
-    job = Job(parameters=parameters, model_folder=model_folder, fingerprint=fingerprint)
+    parts = fingerprint_parts(parameters, source.digest, model_folder)
+    job = Job(
+        parameters=parameters,
+        model_folder=model_folder,
+        fingerprint=job_fingerprint(parts),
+        lengths_key=lengths_key(parameters, parts),
+    )
     job.write(job.workspace.root / "job.json")
     return job
 

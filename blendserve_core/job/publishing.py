@@ -6,13 +6,18 @@ from time import perf_counter
 
 from blendserve_core.data.publish import publish
 from blendserve_core.job.job import Job
+from blendserve_core.job.remembered_lengths import remember_lengths
 from schemas.manifest import PublishManifest
 
 
 def publish_generations(job: Job) -> PublishManifest:
-    """Write ``generations.parquet`` anew from what is on disk. Raises when a row has no outcome yet."""
+    """Write ``generations.parquet`` anew from what is on disk, and keep the outputs' lengths for later jobs.
+
+    Raises when a row has no outcome yet.
+    """
     started = perf_counter()
     counts = publish(job.workspace.staged, job.workspace.engine_folders, job.workspace.generations)
     manifest = PublishManifest(**counts, publish_s=perf_counter() - started)
     manifest.write(job.workspace.root / "published.json")
+    remember_lengths(job)
     return manifest

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from blendserve_core.job.attempts import engine_runs
 from blendserve_core.job.job import Job, JobFailed
+from blendserve_core.job.length_report import length_error, read_sources
 from blendserve_core.job.report_text import report_text
 from blendserve_core.plan.plan import Plan
 from schemas.manifest import EngineManifest, Manifest, PublishManifest, StageManifest
@@ -49,6 +50,7 @@ def _sum_up(job: Job, plan: Plan) -> Manifest:
     warm_up = engine_runs(workspace.warm_up)
     shards = [engine_runs(workspace.shard(shard.rank)) for shard in plan.shards]
     generate_s = _generate_s(warm_up) + max(map(_generate_s, shards))
+    error = length_error(job, plan)
     return Manifest(
         fingerprint=job.fingerprint,
         model=parameters.model,
@@ -70,6 +72,9 @@ def _sum_up(job: Job, plan: Plan) -> Manifest:
         generate_s=generate_s,
         publish_s=published.publish_s,
         tokens_per_s=(published.num_prompt_tokens + published.num_output_tokens) / max(generate_s, 1e-9),
+        length_sources=read_sources(workspace.plan),
+        est_bias=error.bias if error else None,
+        est_mape=error.mape if error else None,
         generations=str(workspace.generations),
         report=str(workspace.report),
         versions={name: version(name) for name in VERSIONED},

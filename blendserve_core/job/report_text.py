@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blendserve_core.job.job import Job
+from blendserve_core.job.length_report import lengths_text
 from blendserve_core.job.outputs import count_outcomes
 from blendserve_core.plan.plan import Plan
 from schemas.manifest import Manifest
@@ -16,6 +17,7 @@ def report_text(job: Job, manifest: Manifest, plan: Plan) -> str:
         ("Outcomes", _outcomes(manifest)),
         ("Time by stage", _times(manifest)),
         ("Plan and reality", _plan_and_reality(manifest, plan)),
+        ("Output lengths", lengths_text(manifest)),
         ("Files", _files(job, manifest)),
     ]
     return "# Batch inference report\n\n" + "\n\n".join(f"## {title}\n\n{text}" for title, text in sections) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +42,18 @@ class Observations:
     def none(cls) -> Observations:
         return cls(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.bool_))
 
-    def save(self, path: Path) -> None:
-        """Keep them for a later run over the same requests and model."""
-        np.savez(path, request=self.request, num_tokens=self.num_tokens, is_finished=self.is_finished)
+    def without(self, requests: NDArray[np.int64]) -> Observations:
+        """Those of other requests than these."""
+        is_other = ~np.isin(self.request, requests)
+        return Observations(self.request[is_other], self.num_tokens[is_other], self.is_finished[is_other])
 
-    @classmethod
-    def load(cls, path: Path) -> Observations:
-        with np.load(path) as arrays:
-            return cls(arrays["request"], arrays["num_tokens"], arrays["is_finished"])
+    def joined_with(self, others: Observations) -> Observations:
+        """Both; a request must not be in both."""
+        return Observations(
+            np.concatenate([self.request, others.request]),
+            np.concatenate([self.num_tokens, others.num_tokens]),
+            np.concatenate([self.is_finished, others.is_finished]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ import json
 import pytest
 from staging_helpers import parameters
 
-from blendserve_core.data.fingerprint import fingerprint_parts, job_fingerprint
+from blendserve_core.data.fingerprint import fingerprint_parts, job_fingerprint, lengths_key
 
 
 @pytest.fixture
@@ -26,9 +26,26 @@ def before(model_folder):
 
 
 def test_the_same_job_has_the_same_fingerprint(model_folder):
-    first = job_fingerprint(parameters("x"), "digest", model_folder)
-    assert first == job_fingerprint(parameters("x"), "digest", model_folder)
-    assert first != job_fingerprint(parameters("x"), "other digest", model_folder)
+    first = job_fingerprint(fingerprint_parts(parameters("x"), "digest", model_folder))
+    assert first == job_fingerprint(fingerprint_parts(parameters("x"), "digest", model_folder))
+    assert first != job_fingerprint(fingerprint_parts(parameters("x"), "other digest", model_folder))
+
+
+def key(model_folder, **options):
+    job = parameters("x", **options)
+    return lengths_key(job, fingerprint_parts(job, "digest", model_folder))
+
+
+@pytest.mark.parametrize(
+    "options", [{"sampling": {"seed": 1, "max_tokens": 9}}, {"dtype": "float32"}, {"columns": {"request_id": "id"}}]
+)
+def test_lengths_are_found_again_with_other_settings(model_folder, options):
+    assert key(model_folder, **options) == key(model_folder)
+
+
+@pytest.mark.parametrize("options", [{"limit": 5}, {"columns": {"prompt": "question"}}])
+def test_lengths_are_not_taken_from_other_prompts(model_folder, options):
+    assert key(model_folder, **options) != key(model_folder)
 
 
 @pytest.mark.parametrize(

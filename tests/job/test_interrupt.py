@@ -24,7 +24,7 @@ HEARTBEAT = Progress(
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     parameters = JobParameters(requests="requests.parquet", output=str(tmp_path / "out"))
-    made = Job(parameters=parameters, model_folder=tmp_path / "model", fingerprint="0123456789abcdef" * 4)
+    made = Job(parameters=parameters, model_folder=tmp_path / "model", fingerprint="0123456789abcdef" * 4, lengths_key="fedcba")
     made.workspace.root.mkdir(parents=True)
     return made
 

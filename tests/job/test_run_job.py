@@ -11,9 +11,12 @@ import pytest
 from tiny_requests import write_requests
 
 from blendserve_core.job.job import JobFailed
+from blendserve_core.job.prepare import prepare
+from blendserve_core.job.remembered_lengths import remember_lengths
 from blendserve_core.job.run import run_job
+from blendserve_core.plan.plan import Plan
 from blendserve_core.workspace import Workspace
-from schemas.manifest import EngineManifest, Manifest
+from schemas.manifest import EngineManifest, LengthSources, Manifest
 from schemas.parameters import EngineOptions, JobParameters, SamplingDefaults
 
 
@@ -94,6 +97,36 @@ def test_the_report_says_what_ran_and_where_the_files_are(finished: tuple[JobPar
     report = Path(manifest.report).read_text(encoding="utf-8")
     for expected in (parameters.requests, parameters.model, manifest.generations, f"{manifest.num_output_tokens:,}"):
         assert expected in report
+
+
+def test_the_report_says_how_good_the_estimates_of_lengths_were(finished: tuple[JobParameters, Manifest]) -> None:
+    _, manifest = finished
+    warm_up, _ = engine_manifests(manifest)
+    assert manifest.length_sources is not None
+    assert 0 < warm_up.num_sequences <= manifest.length_sources.num_seen
+    assert (manifest.length_sources.num_stated, manifest.length_sources.num_remembered) == (0, 0)
+    lengths = pq.read_table(manifest.generations)["num_output_tokens"].to_numpy()
+    estimated = Plan.load(Workspace(Path(manifest.report).parent, manifest.fingerprint).plan).estimates.mean_tokens
+    assert manifest.est_bias == pytest.approx(estimated.sum() / lengths.sum() - 1)
+    assert manifest.est_mape == pytest.approx((abs(estimated - lengths) / lengths).mean())
+    report = Path(manifest.report).read_text(encoding="utf-8")
+    assert f"{manifest.length_sources.num_seen} outputs this job had when it planned" in report
+    assert f"Bias {manifest.est_bias:+.1%}" in report
+
+
+def test_a_job_with_another_seed_needs_no_warm_up(
+    finished: tuple[JobParameters, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters, before = finished
+    monkeypatch.setattr(
+        "blendserve_core.job.remembered_lengths.lengths_path", lambda job: tmp_path / f"{job.lengths_key}.parquet"
+    )
+    remember_lengths(prepare(parameters))
+    sampling = parameters.sampling.model_copy(update={"seed": 1})
+    manifest = run_job(with_changes(parameters, output=str(tmp_path / "again"), sampling=sampling.model_dump()))
+    assert len(engine_manifests(manifest)) == 1
+    assert manifest.length_sources == LengthSources(num_stated=0, num_seen=0, num_remembered=before.num_rows)
+    assert f"{before.num_rows} outputs of an earlier job" in Path(manifest.report).read_text(encoding="utf-8")
 
 
 def test_a_finished_job_is_not_run_again(finished: tuple[JobParameters, Manifest]) -> None:

@@ -140,15 +140,13 @@ def test_the_error_of_estimates_leaves_out_rows_without_an_output():
     assert estimate_error(estimates, np.zeros(3)).mape == 0
 
 
-def test_observations_are_kept_for_a_later_run(tmp_path):
-    kept = Observations(np.array([3, 1]), np.array([20, 7], np.int32), np.array([True, False]))
-    kept.save(tmp_path / "observations.npz")
-    loaded = Observations.load(tmp_path / "observations.npz")
-    assert (loaded.request.tolist(), loaded.num_tokens.tolist(), loaded.is_finished.tolist()) == (
-        [3, 1],
-        [20, 7],
-        [True, False],
-    )
+def test_observations_of_two_runs_are_joined():
+    own = Observations(np.array([3, 1]), np.array([20, 7], np.int32), np.array([True, False]))
+    earlier = Observations(np.array([1, 2]), np.array([9, 8], np.int32), np.array([True, True]))
+    joined = own.joined_with(earlier.without(own.request))
+    assert joined.request.tolist() == [3, 1, 2]
+    assert joined.num_tokens.tolist() == [20, 7, 8]
+    assert joined.is_finished.tolist() == [True, False, True]
 
 
 def test_every_output_is_taken_to_have_at_least_one_token():
