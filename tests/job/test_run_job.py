@@ -99,6 +99,13 @@ def test_the_report_says_what_ran_and_where_the_files_are(finished: tuple[JobPar
         assert expected in report
 
 
+def test_the_warm_up_measures_the_machine_that_the_plan_is_for(finished: tuple[JobParameters, Manifest]) -> None:
+    _, manifest = finished
+    plan = Workspace(Path(manifest.report).parent, manifest.fingerprint).plan
+    assert Plan.load(plan).summary.hardware == "cpu (measured)"
+    assert "Seconds, on cpu (measured)" in Path(manifest.report).read_text(encoding="utf-8")
+
+
 def test_the_report_says_how_good_the_estimates_of_lengths_were(finished: tuple[JobParameters, Manifest]) -> None:
     _, manifest = finished
     warm_up, _ = engine_manifests(manifest)

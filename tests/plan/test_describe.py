@@ -14,7 +14,15 @@ def test_a_plan_tells_what_a_person_asks_before_taking_a_gpu():
     tree = build_tree(table)
     plan = make_plan(table, tree, estimate_lengths(tree, table, expected_output_tokens=np.array(outputs)), COST, "blend", 2)
     text = describe(plan)
-    for label in ("requests        1,250", "sharing", "density", "GPU-hours", "of the practical optimum", "slowest shard"):
+    for label in (
+        "requests        1,250",
+        "sharing",
+        "density",
+        "GPU-hours",
+        "hardware        a100-80gb",
+        "of the practical optimum",
+        "slowest shard",
+    ):
         assert label in text
     rows = [line for line in text.splitlines() if " - " in line]
     assert sum(int(row.split()[-1].replace(",", "")) for row in rows) == 1250
