@@ -18,6 +18,7 @@
 namespace {
 
 constexpr int kPageSize = 16;
+constexpr float kLowest = -1e33f;  // maximum over no scores
 constexpr int kMaxHeadDim = 512;
 constexpr int kMaxUnitRows = 256;  // query rows that share one pass over the pages: their state stays in the L2 cache
 
@@ -100,7 +101,7 @@ struct AttentionScratch {
         lens.resize(num_rows);
         queries.resize(size_t(num_states) * head_dim);
         outputs.assign(size_t(num_states) * head_dim, 0.0f);
-        maxima.assign(num_states, -INFINITY);
+        maxima.assign(num_states, kLowest);
         sums.assign(size_t(num_states) * num_lanes, 0.0f);
     }
 };
