@@ -29,8 +29,8 @@ def choose_sample(
 
     Groups are subtrees with at least 8 requests, divided by the column ``groups`` [R] where one is given. Where 8 of each
     would exceed ``fraction`` of the job and also a tenth of it or 1024, groups are coarser: inner ones join outer ones, and
-    small ones the rest, as far as needed. Outermost groups get 32 or 16 where half of ``fraction`` has room for that: a family
-    that stands alone has no siblings to learn from.
+    small ones the rest, as far as needed; values of the column stay apart as long as each can have one. Outermost groups get
+    32 or 16 where half of ``fraction`` has room for that: a family that stands alone has no siblings to learn from.
 
     Inside a group the sample is spread evenly over the tree. Rows of known length (``ignore_eos``, or a positive
     ``expected_output_tokens`` [R]) are left out, and ``fraction`` 0 samples nothing. The same seed gives the same sample.
@@ -56,13 +56,16 @@ def choose_sample(
 
 
 def _finest_groups(tree: PrefixTree, members: NDArray[np.int64], budget: int, column: NDArray | None) -> Groups:
-    """The finest groups whose minimum samples fit ``budget``; one group of all if none do."""
+    """The finest groups whose minimum samples fit ``budget``; if none do, the column's values alone or one group of all."""
     for min_requests, max_depth in _coarser_and_coarser(len(members)):
         groups = tree_groups(tree, min_requests, max_depth)
         groups = groups if column is None else column_groups(column, groups)
         if np.minimum(np.bincount(groups.of_request[members]), MIN_SAMPLES).sum() <= budget:
             return groups
-    return Groups(np.zeros(len(tree.request_order), np.int32), np.array([-1], np.int32))
+    whole = Groups(np.zeros(len(tree.request_order), np.int32), np.array([-1], np.int32))
+    if column is None or len(np.unique(column[members])) > budget:
+        return whole
+    return column_groups(column, whole)
 
 
 def _coarser_and_coarser(num_requests: int) -> Iterator[tuple[int, int]]:
@@ -82,7 +85,9 @@ def _least_samples(
         least = np.where(is_outermost, outermost, MIN_SAMPLES)
         if np.minimum(sizes, least).sum() <= num_asked / 2:
             return least
-    return min(MIN_SAMPLES, budget)
+    if np.minimum(sizes, MIN_SAMPLES).sum() <= budget:
+        return MIN_SAMPLES
+    return min(MIN_SAMPLES, budget // int(np.count_nonzero(sizes)))
 
 
 def _spread_positions(sizes: NDArray[np.int64], wanted: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -74,6 +74,12 @@ def test_every_value_of_a_column_is_sampled():
     assert (sample >= 1980).sum() >= 8
 
 
+def test_in_a_small_job_every_value_of_a_column_gets_a_sample():
+    column = np.array(["short"] * 16 + ["middling"] * 5 + ["long"] * 3)
+    sample = sample_of(family([1], 24), 0.01, groups=column)
+    assert sorted(column[sample]) == ["long", "middling", "short"]
+
+
 def test_a_column_of_distinct_values_does_not_make_the_sample_the_job():
     assert len(sample_of(family([1], 300), 0.01, groups=np.arange(300))) <= 30
 
