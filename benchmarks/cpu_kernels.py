@@ -9,6 +9,7 @@ Layers are read in turn, as in a model, and together are larger than any cache. 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ NUM_ROUNDS = 9
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of equal context length over pages in random order, in every layer."""
+    """Sequences of equal context length, in every layer."""
 
     num_sequences: int
     context_len: int
@@ -46,12 +47,13 @@ class Batch:
         return 2 * self.num_sequences * self.context_len * NUM_KV_HEADS * HEAD_DIM * self.pages.element_size()
 
 
-def make_batch(num_sequences: int, context_len: int, dtype: torch.dtype, num_shared: int = 0) -> Batch:
+def make_batch(num_sequences: int, context_len: int, dtype: torch.dtype, num_shared: int = 0, shuffled: bool = True) -> Batch:
     """The first ``num_shared`` tokens of every sequence are the same pages."""
     num_pages = num_sequences * context_len // PAGE_SIZE
     pages = allocate_pages(NUM_LAYERS, num_pages, NUM_KV_HEADS, HEAD_DIM, dtype)
     pages.copy_(torch.randn(pages.shape[1:]).to(dtype))
-    order = np.random.default_rng(0).permutation(num_pages).astype(np.int32).reshape(num_sequences, -1)
+    order = np.random.default_rng(0).permutation(num_pages) if shuffled else np.arange(num_pages)
+    order = order.astype(np.int32).reshape(num_sequences, -1)
     order[:, : num_shared // PAGE_SIZE] = order[0, : num_shared // PAGE_SIZE]
     return Batch(num_sequences, context_len, pages, order.ravel(), torch.randn(num_sequences, NUM_HEADS, HEAD_DIM).to(dtype))
 
@@ -124,13 +126,14 @@ def take_turns(*runs: Callable[[int], object]) -> list[float]:
 
 
 def report_bandwidth(kernels: NativeKernels, dtype: torch.dtype) -> None:
-    for num_sequences, context_len in ((32, 1024), (8, 4096)):
-        batch = make_batch(num_sequences, context_len, dtype)
+    for (num_sequences, context_len), shuffled in itertools.product(((32, 1024), (8, 4096)), (False, True)):
+        batch = make_batch(num_sequences, context_len, dtype, shuffled=shuffled)
         decode_s, torch_s, stream_s = take_turns(native_decode(kernels, batch), torch_decode(batch), stream(kernels, batch))
         read, kernel = batch.kv_bytes / stream_s / 1e9, batch.kv_bytes / decode_s / 1e9
         print(
-            f"{str(dtype)[6:]:9s} {num_sequences:3d} x {context_len:5d}  decode {decode_s * 1e3:6.2f} ms = {kernel:5.1f} GB/s,"
-            f" {kernel / read:4.0%} of {read:.1f} GB/s read; gather + SDPA {torch_s / decode_s:4.1f} times as long"
+            f"{str(dtype)[6:]:9s} {num_sequences:3d} x {context_len:5d}, pages {'anywhere' if shuffled else 'in order'}:"
+            f" decode {decode_s * 1e3:6.2f} ms = {kernel:5.1f} GB/s, {kernel / read:4.0%} of {read:.1f} GB/s read;"
+            f" gather + SDPA {torch_s / decode_s:4.1f} times as long"
         )
 
 
