@@ -150,7 +150,12 @@ def _distributions(
     weight = (groups.sizes() / np.maximum(np.bincount(innermost, minlength=groups.num_groups), 1))[innermost]
     group, observation = _in_all_outer_groups(groups, innermost)
     bins = kaplan_meier_bins(
-        group, observations.num_tokens[observation], is_finished[observation], weight[observation], groups.num_groups
+        group,
+        observations.num_tokens[observation],
+        is_finished[observation],
+        weight[observation],
+        int(requests.sampling.max_tokens.max()),
+        groups.num_groups,
     )
     num_samples = np.bincount(group, minlength=groups.num_groups)
     return groups.of_request.astype(np.int64), shrink(groups, bins, num_samples)

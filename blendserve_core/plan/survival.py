@@ -17,26 +17,32 @@ NUM_BINS = len(BIN_PROBABILITY)
 UNSEEN_TAIL = 2.0
 """What outlives every observation is put at this multiple of the longest: half-way through its life, on average."""
 
+MOSTLY_UNSEEN = 0.5
+"""Where more than this share outlives every observation, nothing but its limit is known of it: any order of magnitude from the
+longest observation to the limit is as likely as another."""
+
 
 def kaplan_meier_bins(
     group: NDArray[np.int64],
     num_tokens: NDArray[np.int32],
     is_finished: NDArray[np.bool_],
     weight: NDArray[np.float64],
+    limit: int,
     num_groups: int,
 ) -> NDArray[np.float64]:
     """[num_groups, NUM_BINS] mean length in each bin, increasing; nan for groups without observations.
 
-    Observations [K] may be unfinished ("at least this long"): the estimator is Kaplan and Meier's, weighted.
+    Observations [K] may be unfinished ("at least this long"): the estimator is Kaplan and Meier's, weighted. No output is
+    longer than ``limit``.
     """
     order = np.lexsort((~is_finished, num_tokens, group))
     indptr = np.searchsorted(group[order], np.arange(num_groups + 1))
     tokens = np.maximum(num_tokens[order], 1).astype(np.float64)
-    return _bins(indptr, tokens, is_finished[order], weight[order].astype(np.float64), BIN_EDGES)
+    return _bins(indptr, tokens, is_finished[order], weight[order].astype(np.float64), float(limit), BIN_EDGES)
 
 
 @njit(cache=True)
-def _bins(indptr, num_tokens, is_finished, weight, edges):
+def _bins(indptr, num_tokens, is_finished, weight, limit, edges):
     bins = np.full((len(indptr) - 1, len(edges) - 1), np.nan)
     for group in range(len(indptr) - 1):
         first, last = indptr[group], indptr[group + 1]
@@ -50,7 +56,11 @@ def _bins(indptr, num_tokens, is_finished, weight, edges):
                 _spread(bins[group], edges, 1 - survival, 1 - survival + mass, num_tokens[i])
                 survival -= mass
             at_risk = max(at_risk - weight[i], weight[i] * 1e-12)
-        _spread(bins[group], edges, 1 - survival, 1.0, UNSEEN_TAIL * num_tokens[last - 1])
+        longest = num_tokens[last - 1]
+        if survival > MOSTLY_UNSEEN:
+            _spread_evenly_in_log(bins[group], edges, 1 - survival, longest, max(limit, longest))
+        else:
+            _spread(bins[group], edges, 1 - survival, 1.0, UNSEEN_TAIL * longest)
         bins[group] /= np.diff(edges)
     return bins
 
@@ -62,6 +72,16 @@ def _spread(row, edges, start, stop, value):
         if edges[b] >= stop:
             break
         row[b] += value * max(min(stop, edges[b + 1]) - max(start, edges[b]), 0.0)
+
+
+@njit(cache=True)
+def _spread_evenly_in_log(row, edges, start, shortest, longest):
+    """Spread the probability mass [start, 1) from ``shortest`` to ``longest``, every factor in between as likely."""
+    for b in range(len(row)):
+        low, high = max(start, edges[b]), edges[b + 1]
+        if high > low:
+            quantile = ((low + high) / 2 - start) / (1 - start)
+            row[b] += (high - low) * shortest * (longest / shortest) ** quantile
 
 
 def capped_moments(bin_tokens: NDArray, cap: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

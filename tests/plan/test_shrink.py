@@ -12,7 +12,7 @@ def shrunk_means(samples):
     group = np.concatenate([np.zeros(len(everything)), *(np.full(len(own), i + 1) for i, own in enumerate(samples))])
     tokens = np.array(everything * 2, np.int32)
     ones = np.ones(len(tokens))
-    bins = kaplan_meier_bins(group.astype(np.int64), tokens, ones.astype(bool), ones, len(samples) + 1)
+    bins = kaplan_meier_bins(group.astype(np.int64), tokens, ones.astype(bool), ones, 1_000_000, len(samples) + 1)
     groups = Groups(np.zeros(1, np.int32), np.array([-1] + [0] * len(samples), np.int32))
     shrunk = shrink(groups, bins, np.array([len(everything), *map(len, samples)]))
     assert (np.diff(shrunk, axis=1) >= -1e-9 * shrunk[:, 1:]).all()

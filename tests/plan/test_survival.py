@@ -4,11 +4,11 @@ import pytest
 from blendserve_core.plan.survival import BIN_PROBABILITY, capped_moments, kaplan_meier_bins, remaining_tokens
 
 
-def bins_of(num_tokens, is_finished=None, weight=None):
+def bins_of(num_tokens, is_finished=None, weight=None, limit=1_000_000):
     size = len(num_tokens)
     is_finished = np.ones(size, bool) if is_finished is None else np.array(is_finished)
     weight = np.ones(size) if weight is None else np.array(weight, float)
-    return kaplan_meier_bins(np.zeros(size, np.int64), np.array(num_tokens, np.int32), is_finished, weight, 1)
+    return kaplan_meier_bins(np.zeros(size, np.int64), np.array(num_tokens, np.int32), is_finished, weight, limit, 1)
 
 
 def naive_kaplan_meier(num_tokens, is_finished):
@@ -52,8 +52,17 @@ def test_counting_finished_requests_only_would_be_biased_short():
     assert capped[0] == pytest.approx(np.minimum(lengths, 150).mean(), rel=0.02)
 
 
-def test_requests_that_all_still_run_are_put_at_twice_the_longest_age():
-    assert bins_of([40, 100], [False, False])[0] @ BIN_PROBABILITY == pytest.approx(200)
+def test_a_few_that_still_run_are_put_at_twice_the_longest_age():
+    mean = bins_of([40, 40, 100], [True, True, False])[0] @ BIN_PROBABILITY
+    assert mean == pytest.approx((40 + 40 + 200) / 3)
+
+
+def test_where_all_still_run_any_order_of_magnitude_up_to_the_limit_is_as_likely():
+    bins = bins_of([40, 100], [False, False], limit=10_000)[0]
+    assert bins[0] == pytest.approx(100, rel=0.1)
+    assert bins[-1] == pytest.approx(10_000, rel=0.1)
+    assert bins[BIN_PROBABILITY.cumsum().searchsorted(0.5)] == pytest.approx(1000, rel=0.1)
+    assert bins @ BIN_PROBABILITY == pytest.approx((10_000 - 100) / np.log(100), rel=0.02)
 
 
 def test_weights_count_like_repeated_observations():
@@ -61,7 +70,7 @@ def test_weights_count_like_repeated_observations():
 
 
 def test_groups_without_observations_have_no_distribution():
-    bins = kaplan_meier_bins(np.array([1]), np.array([5], np.int32), np.array([True]), np.ones(1), 3)
+    bins = kaplan_meier_bins(np.array([1]), np.array([5], np.int32), np.array([True]), np.ones(1), 9, 3)
     assert np.isnan(bins[0]).all()
     assert np.isnan(bins[2]).all()
     assert (bins[1] == 5).all()
