@@ -17,7 +17,7 @@ MAX_ROWS_PER_PASS = 64
 # What a second state of one row costs, in tokens of KV read once: its output in float32, and the merge.
 MERGE_COST_TOKENS = 24
 # What two more calls per layer cost, in the same unit: a step that saves less is faster without sharing.
-CALL_COST_TOKENS = 12_000
+CALL_COST_TOKENS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
