@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from blendserve_core.job.interrupt import Interrupted
 from blendserve_core.job.job import JobFailed
-from blendserve_core.supervise import EngineError
+from blendserve_core.shard.supervise import EngineError
 
 FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
 

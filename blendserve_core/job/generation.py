@@ -9,7 +9,7 @@ from pathlib import Path
 from blendserve_core.job.attempts import remember_attempt
 from blendserve_core.job.interrupt import Interrupted, until_interrupted
 from blendserve_core.job.job import Job
-from blendserve_core.supervise import run_engine
+from blendserve_core.shard.supervise import run_engine
 from schemas.manifest import EngineManifest, Progress
 from schemas.parameters import PolicyName
 from schemas.shard import EngineSpec

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from blendserve_core.data.parts import read_parts
 from blendserve_core.plan.lengths import Observations
 from blendserve_core.requests import RequestTable
-from blendserve_core.unfinished import load_unfinished
+from blendserve_core.shard.unfinished import load_unfinished
 from schemas.arrow import GENERATION_SCHEMA
 
 OBSERVED_COLUMNS = ["row", "sample_index", "finish_reason", "num_output_tokens"]

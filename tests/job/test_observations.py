@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from blendserve_core.job.observations import observe_outputs
-from blendserve_core.unfinished import save_unfinished
+from blendserve_core.shard.unfinished import save_unfinished
 from schemas.arrow import GENERATION_SCHEMA
 
 # Three rows of two samples each: requests 0 to 5.

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blendserve_core.claims import Claims, Package
 from blendserve_core.data.parts import finished_requests
 from blendserve_core.plan.plan import Plan
 from blendserve_core.requests import RequestTable
-from blendserve_core.unfinished import load_unfinished
+from blendserve_core.shard.claims import Claims, Package
+from blendserve_core.shard.unfinished import load_unfinished
 from schemas.shard import EngineSpec
 
 CLAIMS_FOLDER = "claims"

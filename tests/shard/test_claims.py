@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
-from blendserve_core.claims import Claims, Package
 from blendserve_core.plan.plan import FIXED
+from blendserve_core.shard.claims import Claims, Package
 
 
 def plan_of(*num_packages: int):

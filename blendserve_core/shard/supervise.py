@@ -39,7 +39,7 @@ def run_engine(spec: EngineSpec, on_progress: Callable[[Progress], None] | None 
     with (folder / "engine.log").open("ab") as log:
         # A session of its own keeps a Ctrl-C in the terminal from reaching the engine before we decide what it means.
         process = subprocess.Popen(
-            [sys.executable, "-m", "blendserve_core.worker", str(folder / "spec.json"), str(os.getpid())],
+            [sys.executable, "-m", "blendserve_core.shard.worker", str(folder / "spec.json"), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

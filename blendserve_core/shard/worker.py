@@ -1,4 +1,4 @@
-"""The engine process of one shard: ``python -m blendserve_core.worker SPEC.json PARENT_PID``.
+"""The engine process of one shard: ``python -m blendserve_core.shard.worker SPEC.json PARENT_PID``.
 
 It needs no Prefect. Finished rows go to part files as they finish; a heartbeat tells the supervisor how far it is. Told to stop
 (SIGTERM, or its parent's death), it ends its step, writes what is done and what is half done, and leaves with status 0.
@@ -17,21 +17,21 @@ from pathlib import Path
 
 import psutil
 
-from blendserve_core.collect import Collector
 from blendserve_core.data.parts import PartWriter
 from blendserve_core.engine.cpu.calibrate import measure_cpu_once
 from blendserve_core.engine.load import load_cpu_executor
 from blendserve_core.kv.segments import no_segments, shared_segments
 from blendserve_core.perf.engine_cost import engine_cost
-from blendserve_core.progress import ProgressMeter
 from blendserve_core.run import run_steps
 from blendserve_core.schedule.policies.make import make_policy
 from blendserve_core.schedule.policy import AdmissionPolicy
 from blendserve_core.schedule.scheduler import Counters, Scheduler
 from blendserve_core.schedule.step import Executor
+from blendserve_core.shard.collect import Collector
+from blendserve_core.shard.progress import ProgressMeter
+from blendserve_core.shard.unfinished import save_unfinished
+from blendserve_core.shard.work import Work
 from blendserve_core.text.tokenizer import PromptTokenizer
-from blendserve_core.unfinished import save_unfinished
-from blendserve_core.work import Work
 from schemas.manifest import EngineManifest
 from schemas.shard import EngineSpec
 

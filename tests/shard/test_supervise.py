@@ -18,9 +18,9 @@ from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.plan.lengths import estimate_lengths
 from blendserve_core.plan.planner import make_plan
 from blendserve_core.requests import RequestTable
-from blendserve_core.supervise import EngineError, run_engine
+from blendserve_core.shard.supervise import EngineError, run_engine
+from blendserve_core.shard.unfinished import load_unfinished
 from blendserve_core.text.tokenizer import PromptTokenizer
-from blendserve_core.unfinished import load_unfinished
 from schemas.manifest import Progress
 from schemas.parameters import EngineOptions, JobParameters, SamplingDefaults
 from schemas.shard import EngineSpec
@@ -145,7 +145,7 @@ def test_a_warm_up_does_not_wait_for_its_stragglers(spec: EngineSpec) -> None:
 def test_an_engine_ends_with_its_parent(spec: EngineSpec) -> None:
     folder = Path(spec.output_folder)
     spec.write(folder / "spec.json")
-    code = f"from blendserve_core.supervise import run_engine; from schemas.shard import EngineSpec; " \
+    code = f"from blendserve_core.shard.supervise import run_engine; from schemas.shard import EngineSpec; " \
         f"from pathlib import Path; run_engine(EngineSpec.read(Path({str(folder / 'spec.json')!r})))"  # fmt: skip
     parent = subprocess.Popen([sys.executable, "-c", code])
     _wait_for(folder / "progress.json")

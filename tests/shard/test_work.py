@@ -18,9 +18,9 @@ from blendserve_core.plan.lengths import estimate_lengths
 from blendserve_core.plan.plan import FIXED, Plan
 from blendserve_core.plan.planner import make_plan
 from blendserve_core.requests import RequestTable
-from blendserve_core.supervise import run_engine
+from blendserve_core.shard.supervise import run_engine
+from blendserve_core.shard.work import Work
 from blendserve_core.text.tokenizer import PromptTokenizer
-from blendserve_core.work import Work
 from schemas.parameters import EngineOptions, JobParameters, SamplingDefaults
 from schemas.shard import EngineSpec
 
