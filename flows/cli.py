@@ -50,11 +50,11 @@ def call(arguments: list[str]) -> int:
     """Run one command and return its exit status, 0 only if the job did what was asked. A user's mistake is one line."""
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except (JobFailed, EngineError, Interrupted) as error:
+    except (JobFailed, EngineError) as error:
         return _complain(str(error), FAILED)
     except (CycloptsError, ValueError, OSError) as error:
         return _complain(_one_line(error), USER_ERROR)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         return _complain("stopped; the same command goes on from here", INTERRUPTED)
     return 0
 

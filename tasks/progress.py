@@ -28,10 +28,17 @@ class EngineProgress:
         now = monotonic()
         if now >= self._next_artifact_s or progress.num_finished == progress.num_total:
             self._next_artifact_s = now + ARTIFACT_INTERVAL_S
-            self._show(progress)
+            self._try_to_show(progress)
         if now >= self._next_log_s:
             self._next_log_s = now + LOG_INTERVAL_S
             self._log(progress)
+
+    def _try_to_show(self, progress: Progress) -> None:
+        """A server that is away must not end an engine that is well."""
+        try:
+            self._show(progress)
+        except Exception as error:
+            self._logger.warning("progress of %s is not shown: %s", self._name, error)
 
     def _show(self, progress: Progress) -> None:
         percent = 100.0 * progress.num_finished / progress.num_total if progress.num_total else 100.0

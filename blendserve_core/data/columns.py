@@ -67,11 +67,11 @@ def _prompt_kind(schema: pa.Schema, found: Mapping[str, str], mapping: Mapping[s
     if chosen:
         raise ValueError(
             f"more than one prompt column: {', '.join(chosen)}. Choose one by mapping it, "
-            f"such as columns={{{chosen[0]!r}: {found[chosen[0]]!r}}}."
+            f"such as --column {chosen[0]}={found[chosen[0]]}."
         )
     raise ValueError(
         f"no prompt column: one of {', '.join(PROMPT_KINDS)} is needed, but the input has "
-        f"{', '.join(schema.names) or 'no columns'}. Map yours, such as columns={{'prompt': 'question'}}."
+        f"{', '.join(schema.names) or 'no columns'}. Map yours, such as --column prompt=question."
     )
 
 
@@ -79,7 +79,7 @@ def _check_type(ours: str, theirs: str, data_type: pa.DataType) -> None:
     plain = plain_type(data_type)
     is_right, wanted = _WANTED.get(ours, (_is_number, "numbers"))
     if not pat.is_null(plain) and not is_right(plain):
-        way_out = f"; columns={{{ours!r}: ''}} leaves it unused" if ours not in PROMPT_KINDS else ""
+        way_out = f"; --column {ours}= leaves it unused" if ours not in PROMPT_KINDS else ""
         raise ValueError(f"column {theirs!r} is {data_type}, but {ours} needs {wanted}{way_out}.")
 
 

@@ -38,7 +38,7 @@ class DuplicateIds:
             named = "; ".join(f"{name!r} in rows {_listed(rows)}" for name, rows in list(duplicates.items())[:_NUM_NAMED])
             raise ValueError(
                 f"column {self._column!r}: ids that occur more than once: {named} (rows count from 0). Make them unique; "
-                "or leave the column unused by columns={'request_id': ''}, and rows are told apart by their position."
+                "or leave the column unused with --column request_id= , and rows are told apart by their position."
             )
 
     def _rows_by_id(self, parts: list[Path], repeated: NDArray[np.uint64]) -> dict[Any, list[int]]:

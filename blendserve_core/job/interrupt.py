@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from blendserve_core.job.job import Job
 from schemas.manifest import Progress
@@ -19,18 +20,22 @@ def engines_stop_with(job: Job) -> Iterator[None]:
 
     A file carries the word: supervisors may be threads here or tasks on another machine.
     """
-    flag = job.workspace.root / "stop"
-    flag.unlink(missing_ok=True)
+    _stop_flag(job).unlink(missing_ok=True)
     try:
         yield
     except BaseException:
-        flag.touch()
+        stop_engines(job)
         raise
+
+
+def stop_engines(job: Job) -> None:
+    """Tell the job's engines to stop; their supervisors raise Interrupted."""
+    _stop_flag(job).touch()
 
 
 def until_interrupted(job: Job, on_progress: Callable[[Progress], None] | None) -> Callable[[Progress], None]:
     """Wrap a heartbeat's listener so that it raises Interrupted, which ends the engine, once the job was told to stop."""
-    flag = job.workspace.root / "stop"
+    flag = _stop_flag(job)
 
     def listen(progress: Progress) -> None:
         if flag.exists():
@@ -39,3 +44,7 @@ def until_interrupted(job: Job, on_progress: Callable[[Progress], None] | None) 
             on_progress(progress)
 
     return listen
+
+
+def _stop_flag(job: Job) -> Path:
+    return job.workspace.root / "stop"

@@ -29,6 +29,9 @@ def sample_texts(manifest: Manifest, num_rows: int) -> list[tuple[int, str]]:
     dataset = ds.dataset(manifest.generations, format="parquet")
     rows = dataset.head(LOOK_AT_MOST, columns=["num_output_tokens", "output_text", "error"])
     by_length = np.argsort(rows["num_output_tokens"].fill_null(0).to_numpy(), kind="stable")
-    chosen = by_length[np.linspace(0, len(by_length) - 1, min(num_rows, len(by_length))).astype(np.int64)].tolist()
+    chosen = by_length[np.linspace(0, len(by_length) - 1, min(num_rows, len(by_length))).astype(np.int64)]
     texts = rows.take(chosen).to_pylist()
-    return [(row, text["output_text"] or f"[{text['error']}]") for row, text in zip(chosen, texts, strict=True)]
+    return [
+        (row, text["output_text"] if text["error"] is None else f"[error: {text['error']['message']}]")
+        for row, text in zip(chosen.tolist(), texts, strict=True)
+    ]

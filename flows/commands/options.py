@@ -36,7 +36,7 @@ DEFAULT_OPTIONS = Options()
 
 
 def job_parameters(requests: str, output: str, columns: list[str], options: Options) -> JobParameters:
-    """Put a job's parameters together. Raises ValueError for a column that is not of the form ours=yours."""
+    """Put a job's parameters together. Raises ValueError for a column not of the form ours=yours (ours= leaves it unused)."""
     return JobParameters(
         requests=requests,
         output=output,
@@ -49,7 +49,7 @@ def job_parameters(requests: str, output: str, columns: list[str], options: Opti
 
 def _column_names(columns: list[str]) -> dict[str, str]:
     pairs = [column.partition("=") for column in columns]
-    for ours, _, yours in pairs:
-        if not (ours and yours):
-            raise ValueError(f"--column takes OURS=YOURS, for example prompt=question, not {ours or yours!r}")
+    for column, (ours, equals, _) in zip(columns, pairs, strict=True):
+        if not (ours and equals):
+            raise ValueError(f"--column takes OURS=YOURS, for example prompt=question, not {column!r}")
     return {ours: yours for ours, _, yours in pairs}

@@ -7,6 +7,7 @@ import sys
 from blendserve_core.job.job import Job
 from blendserve_core.job.prepare import prepare, start_afresh
 from blendserve_core.job.report import finished_manifest, require_success
+from flows.commands.ctrl_c import ctrl_c_stops
 from flows.commands.options import DEFAULT_OPTIONS, Columns, Fresh, Json, Options, job_parameters
 from flows.commands.output import show_result
 from schemas.manifest import Manifest
@@ -44,6 +45,7 @@ def run_job_in_prefect(job: Job) -> Manifest:
         return require_success(job, finished)
     from flows.batch_inference import batch_inference  # Prefect takes seconds to import
 
-    manifest = batch_inference(job.parameters)
+    with ctrl_c_stops(job):
+        manifest = batch_inference(job.parameters)
     assert isinstance(manifest, Manifest)
     return manifest

@@ -26,7 +26,7 @@ def test_columns_can_be_mapped_and_left_unused():
 
 def test_a_mapping_chooses_between_several_prompts():
     fields = {"prompt": TEXT, "messages": MESSAGES}
-    with pytest.raises(ValueError, match=r"more than one prompt column: messages, prompt\..*columns="):
+    with pytest.raises(ValueError, match=r"more than one prompt column: messages, prompt\..*--column messages="):
         resolve(fields)
     assert resolve(fields, {"prompt": "prompt"}).prompt_kind == "prompt"
 
@@ -41,7 +41,7 @@ def test_a_mapping_chooses_between_several_prompts():
         ({"messages": pa.list_(TEXT)}, {}, "messages needs a list of structs with role and content"),
         ({"messages": pa.list_(pa.struct([("role", TEXT)]))}, {}, "needs a list of structs"),
         ({"prompt_token_ids": pa.list_(pa.float32())}, {}, "needs lists of integers"),
-        ({"prompt": TEXT, "n": TEXT}, {}, "column 'n' is string, but n needs numbers; columns={'n': ''} leaves it unused"),
+        ({"prompt": TEXT, "n": TEXT}, {}, "column 'n' is string, but n needs numbers; --column n= leaves it unused"),
         ({"prompt": TEXT, "stop": pa.int8()}, {}, "stop needs lists of strings"),
         ({"prompt": TEXT, "request_id": pa.list_(TEXT)}, {}, "request_id needs single values"),
     ],

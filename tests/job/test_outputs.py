@@ -47,3 +47,19 @@ def test_sample_rows_go_from_the_shortest_output_to_the_longest(manifest: Any) -
 
 def test_no_more_rows_are_shown_than_there_are(manifest: Any) -> None:
     assert sorted(row for row, _ in sample_texts(manifest, num_rows=100)) == [0, 1, 2, 3, 4]
+
+
+def test_an_empty_text_is_shown_as_one_and_an_error_by_its_message(tmp_path: Path) -> None:
+    error = {"type": "empty_prompt", "message": "the prompt is empty", "stage": "stage"}
+    path = tmp_path / "generations.parquet"
+    columns = {"output_text": ["", None], "num_output_tokens": pa.array([1, None], pa.int32()), "error": [None, error]}
+    pq.write_table(pa.table(columns), path)
+    texts = dict(sample_texts(SimpleNamespace(generations=str(path), num_rows=2), num_rows=2))
+    assert texts == {0: "", 1: "[error: the prompt is empty]"}
+
+
+def test_of_no_rows_nothing_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "generations.parquet"
+    schema = pa.schema([("output_text", pa.string()), ("num_output_tokens", pa.int32()), ("error", ERROR_TYPE)])
+    pq.write_table(schema.empty_table(), path)
+    assert sample_texts(SimpleNamespace(generations=str(path), num_rows=0), num_rows=3) == []
