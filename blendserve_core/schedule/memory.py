@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -47,15 +49,27 @@ class Memory:
     def num_pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
 
-    def pin(self, request: int, step: int) -> Match | None:
-        """Find what is cached for a request and keep it from eviction. None while another sequence is computing it."""
+    def pin(self, request: int, num_tokens: int, step: int) -> Match | None:
+        """Find what is cached for a request of ``num_tokens``, and keep it from eviction.
+
+        None while another sequence is computing it. Where memory is so short that a tail's page may itself be needed, the
+        match comes without its tail.
+        """
         match = self._cache.match(request, step)
-        if match is not None:
-            self._cache.enter(request)
+        if match is None:
+            return None
+        self._cache.enter(request)
+        if match.tail_page < 0:
+            return match
+        if self.num_available_pages <= self.num_pages_for(num_tokens + 1) - len(match.pages):
+            return replace(match, tail_page=-1, num_tail_tokens=0)
+        self._pool.hold(match.tail_page)
         return match
 
-    def unpin(self, request: int) -> None:
+    def unpin(self, request: int, match: Match) -> None:
         self._cache.leave(request, is_finished=False)
+        if match.tail_page >= 0:
+            self._pool.release(np.array([match.tail_page], dtype=np.int32))
 
     def can_hold(self, num_pages: int) -> bool:
         """Whether ``num_pages`` more can be had now; evicts idle cache for them."""
@@ -71,9 +85,8 @@ class Memory:
         running.page_table[running.slots[row], : len(match.pages)] = match.pages
 
     def copy_tail(self, running: Running, row: int, match: Match) -> None:
-        """Have the cached part of a page copied into the first page of the row's own."""
+        """Have the cached part of a page copied into the first page of the row's own; until then it stays pinned."""
         own_page = int(running.page_table[running.slots[row], len(match.pages)])
-        self._pool.hold(match.tail_page)
         self._copies.append((match.tail_page, own_page, match.num_tail_tokens))
 
     def grow(self, running: Running, rows: NDArray[np.int64]) -> bool:

@@ -185,13 +185,13 @@ class Scheduler:
                 return
             if self._is_hopeless(request):
                 continue
-            match = self._memory.pin(request, self.counters.num_steps)
+            match = self._memory.pin(request, self._num_known_tokens(request), self.counters.num_steps)
             if match is None:
                 self._policy.put_back(request, retracted=False)
                 return
             num_new = min(left, self._num_known_tokens(request) - match.num_tokens - match.num_tail_tokens)
             if not self._has_room(request, match, num_new, counts):
-                self._memory.unpin(request)
+                self._memory.unpin(request, match)
                 self._policy.put_back(request, retracted=False)
                 return
             counts[self._enter(request, match, num_new)] = num_new

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from checking_executor import CheckingExecutor, naive_output
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from request_tables import request_table
 
@@ -48,6 +48,7 @@ def run(name: str, prompts: list[list[int]], max_tokens: list[int], capacity: Ca
     name=st.sampled_from(POLICIES),
     error=st.sampled_from([0.1, 1.0, 10.0]),
 )
+@example(seed=289, num_requests=16, num_pages=13, name="first-come", error=0.1)
 def test_every_policy_serves_everything_however_wrong_its_estimates_are(seed, num_requests, num_pages, name, error):
     rng = np.random.default_rng(seed)
     trunk = rng.integers(0, 50, 20).tolist()
