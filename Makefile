@@ -19,7 +19,7 @@ test: $(VENV)/installed-dev
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Half an hour on two cores; FULL=1 takes 400,000 requests everywhere.
 evaluate: $(VENV)/installed
