@@ -130,7 +130,7 @@ def write_job(folder: Path, num_requests: int, seed: int = 0) -> Job:
     tokens.flush()
     max_tokens = np.array([1024, 8, 32_768], np.int32)[family]
     columns = (np.arange(num_requests), np.zeros(num_requests, np.int32), starts, lens)
-    RequestTable(*columns, tokens, greedy(max_tokens)).save(folder)
+    RequestTable(*columns, tokens, SamplingColumns.greedy(num_requests, max_tokens)).save(folder)
     return Job(RequestTable.load(folder), family)
 
 
@@ -142,27 +142,6 @@ def write_prefixes(tokens: np.memmap, starts: NDArray[np.int64], family: NDArray
     for request, start in enumerate(starts):
         prefix = few_shot[subject[request]] if family[request] == 1 else systems[family[request]]
         tokens[start : start + len(prefix)] = prefix
-
-
-def greedy(max_tokens: NDArray[np.int32]) -> SamplingColumns:
-    num_requests = len(max_tokens)
-    zeros, ones = np.zeros(num_requests, np.float32), np.ones(num_requests, np.float32)
-    return SamplingColumns(
-        max_tokens=max_tokens,
-        temperature=zeros,
-        top_p=ones,
-        top_k=np.zeros(num_requests, np.int32),
-        min_p=zeros,
-        repetition_penalty=ones,
-        presence_penalty=zeros,
-        frequency_penalty=zeros,
-        rng_key=np.arange(num_requests, dtype=np.uint64),
-        ignore_eos=np.zeros(num_requests, bool),
-        logprobs=np.full(num_requests, -1, np.int32),
-        stop_token_indptr=np.zeros(num_requests + 1, np.int64),
-        stop_token_ids=np.zeros(0, np.int32),
-        stop_set=np.zeros(num_requests, np.int32),
-    )
 
 
 if __name__ == "__main__":

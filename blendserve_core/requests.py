@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 TOKENS_FILE = "token_ids.npy"
 COLUMNS_FILE = "requests.npz"
@@ -41,6 +42,37 @@ class SamplingColumns:
     stop_token_ids: NDArray[np.int32]
     stop_set: NDArray[np.int32]
     stop_sets: tuple[tuple[str, ...], ...] = ((),)
+
+    @classmethod
+    def greedy(cls, num_requests: int, max_tokens: ArrayLike, **columns: ArrayLike) -> SamplingColumns:
+        """Greedy, without penalties, stops or log-probabilities, where ``columns`` do not say otherwise.
+
+        Values are numbers, or arrays [num_requests].
+        """
+        defaults: dict[str, tuple[ArrayLike, type]] = {
+            "max_tokens": (max_tokens, np.int32),
+            "temperature": (0.0, np.float32),
+            "top_p": (1.0, np.float32),
+            "top_k": (0, np.int32),
+            "min_p": (0.0, np.float32),
+            "repetition_penalty": (1.0, np.float32),
+            "presence_penalty": (0.0, np.float32),
+            "frequency_penalty": (0.0, np.float32),
+            "rng_key": (np.arange(num_requests), np.uint64),
+            "ignore_eos": (False, np.bool_),
+            "logprobs": (-1, np.int32),
+        }
+        unknown = columns.keys() - defaults.keys()
+        assert not unknown, f"no such columns: {unknown}"
+        filled: dict[str, Any] = {
+            name: np.full(num_requests, columns.get(name, default), dtype=dtype) for name, (default, dtype) in defaults.items()
+        }
+        return cls(
+            **filled,
+            stop_token_indptr=np.zeros(num_requests + 1, dtype=np.int64),
+            stop_token_ids=np.empty(0, dtype=np.int32),
+            stop_set=np.zeros(num_requests, dtype=np.int32),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numba
 import numpy as np
@@ -123,29 +122,6 @@ def _request_table(num_prompt_tokens: NDArray[np.int32], token_ids: NDArray[np.i
         prompt_start=start,
         num_prompt_tokens=num_prompt_tokens.astype(np.int32),
         token_ids=token_ids,
-        sampling=_greedy(num_requests),
-    )
-
-
-def _greedy(num_requests: int) -> SamplingColumns:
-    """Greedy sampling and one generous ``max_tokens`` for all, which says nothing about any request's true length."""
-
-    def full(value: float, dtype: Any) -> NDArray[Any]:
-        return np.full(num_requests, value, dtype)
-
-    return SamplingColumns(
-        max_tokens=full(MAX_TOKENS, np.int32),
-        temperature=full(0, np.float32),
-        top_p=full(1, np.float32),
-        top_k=full(0, np.int32),
-        min_p=full(0, np.float32),
-        repetition_penalty=full(1, np.float32),
-        presence_penalty=full(0, np.float32),
-        frequency_penalty=full(0, np.float32),
-        rng_key=np.arange(num_requests, dtype=np.uint64),
-        ignore_eos=full(False, np.bool_),
-        logprobs=full(-1, np.int32),
-        stop_token_indptr=np.zeros(num_requests + 1, np.int64),
-        stop_token_ids=np.zeros(0, np.int32),
-        stop_set=full(0, np.int32),
+        # One generous limit for all says nothing about any request's true length.
+        sampling=SamplingColumns.greedy(num_requests, MAX_TOKENS),
     )

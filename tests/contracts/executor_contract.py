@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,45 +52,21 @@ def reference(float32_model_folder: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(float32_model_folder, dtype=torch.float32)
 
 
-def requests_of(**columns: object) -> RequestTable:
+def requests_of(**columns: Any) -> RequestTable:
     """The contract's prompts; sampling is greedy with logprobs where ``columns`` do not say otherwise."""
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, VOCAB_SIZE, length).astype(np.int32) for length in PROMPT_LENS]
     for sequence in SIBLINGS:
         prompts[sequence][:NUM_SHARED] = prompts[3][:NUM_SHARED]
     lens = np.array(PROMPT_LENS, dtype=np.int32)
+    defaults = {"max_tokens": 64, "rng_key": np.arange(len(lens)) + 11, "ignore_eos": True, "logprobs": NUM_TOP}
     return RequestTable(
         row=np.arange(len(lens)),
         sample_index=np.zeros(len(lens), dtype=np.int32),
         prompt_start=np.cumsum(lens, dtype=np.int64) - lens,
         num_prompt_tokens=lens,
         token_ids=np.concatenate(prompts),
-        sampling=_sampling(len(lens), columns),
-    )
-
-
-def _sampling(num_requests: int, columns: dict[str, object]) -> SamplingColumns:
-    defaults: dict[str, tuple[object, type]] = {
-        "max_tokens": (64, np.int32),
-        "temperature": (0.0, np.float32),
-        "top_p": (1.0, np.float32),
-        "top_k": (0, np.int32),
-        "min_p": (0.0, np.float32),
-        "repetition_penalty": (1.0, np.float32),
-        "presence_penalty": (0.0, np.float32),
-        "frequency_penalty": (0.0, np.float32),
-        "rng_key": (np.arange(num_requests) + 11, np.uint64),
-        "ignore_eos": (True, np.bool_),
-        "logprobs": (NUM_TOP, np.int32),
-    }
-    filled = {
-        name: np.full(num_requests, columns.get(name, default), dtype=dtype) for name, (default, dtype) in defaults.items()
-    }
-    return SamplingColumns(
-        **filled,
-        stop_token_indptr=np.zeros(num_requests + 1, dtype=np.int64),
-        stop_token_ids=np.empty(0, dtype=np.int32),
-        stop_set=np.zeros(num_requests, dtype=np.int32),
+        sampling=SamplingColumns.greedy(len(lens), **(defaults | columns)),
     )
 
 

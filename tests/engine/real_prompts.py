@@ -30,33 +30,5 @@ def greedy_table(prompts: list[list[int]], max_tokens: list[int]) -> RequestTabl
         prompt_start=np.cumsum(lens, dtype=np.int64) - lens,
         num_prompt_tokens=lens,
         token_ids=np.concatenate(prompts).astype(np.int32),
-        sampling=sampling_columns(num_requests, max_tokens=np.array(max_tokens)),
-    )
-
-
-def sampling_columns(num_requests: int, **columns: object) -> SamplingColumns:
-    """Greedy, without penalties or stops, where ``columns`` do not say otherwise (numbers, or arrays [num_requests])."""
-    defaults: dict[str, tuple[object, type]] = {
-        "max_tokens": (16, np.int32),
-        "temperature": (0.0, np.float32),
-        "top_p": (1.0, np.float32),
-        "top_k": (0, np.int32),
-        "min_p": (0.0, np.float32),
-        "repetition_penalty": (1.0, np.float32),
-        "presence_penalty": (0.0, np.float32),
-        "frequency_penalty": (0.0, np.float32),
-        "rng_key": (np.arange(num_requests), np.uint64),
-        "ignore_eos": (False, np.bool_),
-        "logprobs": (-1, np.int32),
-    }
-    unknown = columns.keys() - defaults.keys()
-    assert not unknown, unknown
-    filled = {
-        name: np.full(num_requests, columns.get(name, default), dtype=dtype) for name, (default, dtype) in defaults.items()
-    }
-    return SamplingColumns(
-        **filled,
-        stop_token_indptr=np.zeros(num_requests + 1, dtype=np.int64),
-        stop_token_ids=np.empty(0, dtype=np.int32),
-        stop_set=np.zeros(num_requests, dtype=np.int32),
+        sampling=SamplingColumns.greedy(num_requests, max_tokens),
     )

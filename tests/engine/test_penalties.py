@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from real_prompts import greedy_table, sampling_columns
+from real_prompts import greedy_table
 
 from blendserve_core.engine.penalties import Penalties
-from blendserve_core.requests import RequestTable
+from blendserve_core.requests import RequestTable, SamplingColumns
 from blendserve_core.schedule.step import StepPlan
 
 PROMPTS = [[1, 2, 2, 3], [4, 4], [5, 6, 7]]
 VOCAB_SIZE = 12
 
 
-def requests_with(**columns: object) -> RequestTable:
+def requests_with(**columns: Any) -> RequestTable:
     requests = greedy_table(PROMPTS, [16] * len(PROMPTS))
-    return replace(requests, sampling=sampling_columns(len(PROMPTS), **columns))
+    return replace(requests, sampling=SamplingColumns.greedy(len(PROMPTS), 16, **columns))
 
 
 def feed(sequence: int, context_len: int, tokens: list[int], finished: list[int] | None = None) -> StepPlan:

@@ -16,25 +16,5 @@ def table_of(prompts, max_tokens=64, num_samples=1, ignore_eos=False) -> Request
         prompt_start=np.repeat(starts, num_samples),
         num_prompt_tokens=np.repeat(lens, num_samples),
         token_ids=np.array([token for prompt in prompts for token in prompt], np.int32),
-        sampling=_greedy(num_rows * num_samples, max_tokens, ignore_eos),
-    )
-
-
-def _greedy(num_requests, max_tokens, ignore_eos) -> SamplingColumns:
-    zeros, ones = np.zeros(num_requests, np.float32), np.ones(num_requests, np.float32)
-    return SamplingColumns(
-        max_tokens=np.broadcast_to(np.asarray(max_tokens, np.int32), num_requests),
-        temperature=zeros,
-        top_p=ones,
-        top_k=np.zeros(num_requests, np.int32),
-        min_p=zeros,
-        repetition_penalty=ones,
-        presence_penalty=zeros,
-        frequency_penalty=zeros,
-        rng_key=np.arange(num_requests, dtype=np.uint64),
-        ignore_eos=np.broadcast_to(np.asarray(ignore_eos), num_requests),
-        logprobs=np.full(num_requests, -1, np.int32),
-        stop_token_indptr=np.zeros(num_requests + 1, np.int64),
-        stop_token_ids=np.zeros(0, np.int32),
-        stop_set=np.zeros(num_requests, np.int32),
+        sampling=SamplingColumns.greedy(num_rows * num_samples, max_tokens, ignore_eos=ignore_eos),
     )
