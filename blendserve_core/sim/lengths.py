@@ -1,7 +1,14 @@
 """Prompt and output lengths of traces: synthetic ones with the means the paper reports, and real ones from Parquet.
 
-The synthetic traces are ours, not recordings: the means (and, through the spread, the compute densities) are those of the
-paper's table of traces; the shapes are log-normal, or a few classes where outputs are images and videos.
+The synthetic traces are ours, not recordings. One rule makes them all: lengths are log-normal, their means are those of the
+paper's table of traces, and the spread of the outputs is the one that gives the trace the paper's compute density (the sum of
+compute over the sum of memory time, shared prefixes computed once). Nothing is left to choose by what a schedule makes of it.
+
+    trace         mean in, out     density: paper, ours   if every output had the mean length
+    BurstGPT      244, 27           17.78, 17.9           31
+    WildChat      496, 256           2.13,  2.2            3.4
+    MMLU          804, 2            54.91, 56.5           56.5
+    OpenVid       121, 16 K          0.05,  0.050          0.10
 """
 
 from __future__ import annotations
@@ -10,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -44,9 +52,9 @@ class Lengths:
         )
 
 
-VIDEO_KINDS = np.array([0.125, 0.5, 1.25, 2.125])
-VIDEO_SPREAD = 0.18
-"""Lengths of the four kinds of videos over the mean, and how far a video may be off its kind's length."""
+VIDEO_VARIATION = 1.1
+LONGEST_VIDEO = 8
+"""Standard deviation of a video's length, and the longest there is, both over the mean; 8 x 16 K is Llama-3's context."""
 
 LengthSource = Callable[[int, np.random.Generator], Lengths]
 """Draws the lengths of so many requests."""
@@ -76,15 +84,14 @@ def mmlu_like(num_requests: int, rng: np.random.Generator) -> Lengths:
 
 
 def openvid_like(num_requests: int, rng: np.random.Generator, mean_output: int = 16384) -> Lengths:
-    """OpenVid-like, memory-heavy: mean 121 in and 16 K out, density 0.06; outputs are videos of four kinds, equally often.
+    """OpenVid-like, memory-heavy: mean 121 in and 16 K out, density 0.05; outputs are videos of any length.
 
+    Outputs of one length would have twice that density, so the paper's videos differ widely: E[d^2] is about 2 E[d]^2.
     A smaller ``mean_output`` makes more and shorter videos of the same traffic, for mixes of few requests.
     """
     prompts = _lognormal(rng.standard_normal(num_requests), mean=121, variation=0.4)
-    # Kinds are dealt in exact proportion: with a few hundred requests, chance alone would move the density by 10 %.
-    kind = rng.permutation(num_requests) % len(VIDEO_KINDS)
-    outputs = VIDEO_KINDS[kind] * mean_output * rng.uniform(1 - VIDEO_SPREAD, 1 + VIDEO_SPREAD, num_requests)
-    return _without_groups(prompts, np.rint(outputs).astype(np.int32), num_system_tokens=1)
+    outputs = _lognormal(_spread_normals(num_requests, rng), mean=mean_output, variation=VIDEO_VARIATION)
+    return _without_groups(prompts, np.minimum(outputs, LONGEST_VIDEO * mean_output), num_system_tokens=1)
 
 
 def resample(lengths: Lengths, num_requests: int, rng: np.random.Generator) -> Lengths:
@@ -138,6 +145,15 @@ def _lognormal(normal: NDArray[np.float64], mean: float, variation: float) -> ND
     variance = np.log1p(variation**2)
     values = np.exp(np.log(mean) - variance / 2 + np.sqrt(variance) * normal)
     return np.maximum(1, np.rint(values)).astype(np.int32)
+
+
+def _spread_normals(num_draws: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Standard normals, one from each of ``num_draws`` equally likely ranges, in random order.
+
+    A mix has a few hundred videos. Drawn freely, their sum of squares, which is most of the memory time, would be off by 40 %.
+    """
+    quantiles = (rng.permutation(num_draws) + rng.uniform(0.001, 0.999, num_draws)) / max(num_draws, 1)
+    return np.array([NormalDist().inv_cdf(quantile) for quantile in quantiles])
 
 
 def _lognormal_pairs(

@@ -10,6 +10,7 @@ from blendserve_core.perf.cost import CostModel
 from blendserve_core.sim.lengths import Lengths, LengthSource
 
 PILOT_REQUESTS = 50_000
+NUM_DRAWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,20 @@ def mix_counts(sources: list[LengthSource], target: MixTarget, num_requests: int
     rounded = np.maximum(np.rint(counts), 0).astype(int)
     rounded[np.argmax(rounded)] += num_requests - rounded.sum()
     return rounded.tolist()
+
+
+def typical_draw(source: LengthSource, num_requests: int, cost: CostModel, rng: np.random.Generator) -> Lengths:
+    """Of some draws of ``num_requests``, the one whose memory time is nearest to what so many requests take on average.
+
+    A mix has few long outputs, and the longest of them bear most of its memory time: any one draw can be off by a third.
+    """
+    expected_s = _memory_s(source(PILOT_REQUESTS, np.random.default_rng(0)), cost) * num_requests / PILOT_REQUESTS
+    draws = [source(num_requests, rng) for _ in range(NUM_DRAWS)]
+    return min(draws, key=lambda lengths: abs(_memory_s(lengths, cost) - expected_s))
+
+
+def _memory_s(lengths: Lengths, cost: CostModel) -> float:
+    return float(cost.memory_s(lengths.num_prompt_tokens, lengths.num_output_tokens).sum())
 
 
 def _per_request(lengths: Lengths, cost: CostModel) -> _PerRequest:

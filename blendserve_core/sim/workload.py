@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from blendserve_core.perf.cost import CostModel
 from blendserve_core.requests import RequestTable, SamplingColumns
 from blendserve_core.sim.lengths import Lengths, LengthSource, burst_like, mmlu_like, openvid_like, read_lengths, resample
-from blendserve_core.sim.mix import MixTarget, mix_counts
+from blendserve_core.sim.mix import MixTarget, mix_counts, typical_draw
 
 VOCAB_SIZE = 128_000
 EOS_TOKEN_ID = 2
@@ -41,9 +41,9 @@ def mixed_workload(
     """A mix of three traces in random order, as dense and as shared as ``target`` under ``cost`` (paper appendix A.3)."""
     sources = [compute_heavy, high_sharing, long_output]
     rng = np.random.default_rng(seed)
-    counts = mix_counts(sources, target, num_requests, cost)
-    parts = [source(count, rng) for source, count in zip(sources, counts, strict=True)]
-    return synthesize(parts, rng)
+    num_compute, num_sharing, num_long = mix_counts(sources, target, num_requests, cost)
+    long_outputs = typical_draw(long_output, num_long, cost, rng)
+    return synthesize([compute_heavy(num_compute, rng), high_sharing(num_sharing, rng), long_outputs], rng)
 
 
 def read_workload(path: Path, num_requests: int | None, seed: int) -> Workload:
