@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Self
 
@@ -13,16 +14,31 @@ class JsonFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def write(self, path: Path) -> None:
-        """Write to a temporary name, then rename: a reader never sees half a manifest."""
+    def write(self, path: Path, *, lasting: bool = True) -> None:
+        """Write to a temporary name, then rename: a reader never sees half a manifest, after a power cut neither.
+
+        What is rewritten all the time need not be ``lasting``: it then survives its writer's death, but not the machine's.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(self.model_dump_json(indent=2), encoding="utf-8")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(self.model_dump_json(indent=2))
+            file.flush()
+            if lasting:
+                os.fsync(file.fileno())
         temporary.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> Self:
         return cls.model_validate_json(path.read_text(encoding="utf-8"))
+
+    @classmethod
+    def read_if_whole(cls, path: Path) -> Self | None:
+        """None where there is no such file, or not all of it: a crashed machine may leave a file empty or cut short."""
+        try:
+            return cls.read(path)
+        except (FileNotFoundError, ValueError):
+            return None
 
 
 class StageManifest(JsonFile):

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NEARLY_FULL_BYTES = 1 << 20
+
+
+class DiskFull(OSError):
+    """A file could not be written for want of space. What was written before is whole."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            errno.ENOSPC, f"no space left on the disk of {path}; free some and run the same command again: it goes on from here"
+        )
+
+    def __str__(self) -> str:
+        return self.strerror
 
 
 def temporary_path(path: Path) -> Path:
@@ -15,14 +32,30 @@ def temporary_path(path: Path) -> Path:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Write to the temporary name this gives; on leaving without an error the file appears under its own name, on disk."""
+    """Write to the temporary name this gives; on leaving without an error the file appears under its own name, on disk.
+
+    Raises DiskFull where there is no space for it.
+    """
     temporary = temporary_path(path)
     try:
-        yield temporary
+        with full_disk_named(path):
+            yield temporary
+            put_in_place(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    put_in_place(temporary, path)
+
+
+@contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Turn whatever a writer raises on a full disk into DiskFull: numpy and Arrow do not always pass the error's number on."""
+    try:
+        yield
+    except OSError as error:
+        is_unnumbered = error.errno is None
+        if error.errno in NO_SPACE or (is_unnumbered and shutil.disk_usage(path.parent).free < NEARLY_FULL_BYTES):
+            raise DiskFull(path) from error
+        raise
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
@@ -39,3 +72,11 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_files(folder: Path) -> None:
+    """Have every file of a folder reach the disk, before a manifest says that they are whole."""
+    for path in folder.iterdir():
+        if path.is_file():
+            sync(path)
+    sync(folder)
