@@ -41,6 +41,17 @@ class JsonFile(BaseModel):
             return None
 
 
+class LockHolder(JsonFile):
+    """Who works in a locked folder. ``since`` is a time in ISO 8601, UTC."""
+
+    pid: int
+    host: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.since}"
+
+
 class StageManifest(JsonFile):
     """What staging found. ``num_requests`` counts input rows, ``num_sequences`` their samples that can be served."""
 

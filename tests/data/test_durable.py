@@ -14,21 +14,23 @@ from schemas.manifest import LengthSources
 SOURCES = LengthSources(num_stated=1, num_seen=2, num_remembered=3)
 
 
-def test_a_full_disk_is_named_with_the_way_out(tmp_path: Path) -> None:
+def fail_to_write(path: Path, error: OSError) -> None:
+    with written_whole(path) as temporary:
+        temporary.write_text("half")
+        raise error
+
+
+def test_a_full_disk_is_named_with_the_way_out_and_leaves_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "rows").write_text("earlier")
-    with (
-        pytest.raises(DiskFull, match=r"no space left on the disk of .*rows.*same command"),
-        written_whole(tmp_path / "rows") as path,
-    ):
-        path.write_text("half")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(DiskFull, match=r"no space left on the disk of .*rows.*same command"):
+        fail_to_write(tmp_path / "rows", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     assert [entry.name for entry in tmp_path.iterdir()] == ["rows"]
     assert (tmp_path / "rows").read_text() == "earlier"
 
 
 def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
-    with pytest.raises(PermissionError), written_whole(tmp_path / "rows"):
-        raise PermissionError(errno.EACCES, "no")
+    with pytest.raises(PermissionError):
+        fail_to_write(tmp_path / "rows", PermissionError(errno.EACCES, "no"))
 
 
 def test_a_manifest_that_a_crash_cut_short_is_taken_for_none(tmp_path: Path) -> None:
