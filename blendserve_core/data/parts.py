@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from blendserve_core.data.durable import written_whole
 from blendserve_core.data.generation import Generation, TokenLogprob, to_table
+from blendserve_core.data.journal import Journal
 from blendserve_core.requests import RequestTable
 
 __all__ = ["Generation", "PartWriter", "TokenLogprob", "finished_keys", "finished_requests", "read_generations", "read_parts"]
@@ -22,7 +23,8 @@ class PartWriter:
     """Writes generations into ``part-<n>.parquet`` files of a folder, numbered on from those already there.
 
     A part is written when ``max_rows`` generations wait, or when the oldest of them has waited ``max_delay_s``. Generations
-    stay in memory until their part is on disk; a failed write can be tried again. Leaving the context flushes.
+    that wait are in the folder's journal, so that a killed process loses none; :func:`recover` makes a part of them. A failed
+    write can be tried again. Leaving the context flushes.
     """
 
     def __init__(self, folder: Path, max_rows: int = 512, max_delay_s: float = 5.0) -> None:
@@ -30,8 +32,8 @@ class PartWriter:
         self._folder = folder
         self._max_rows = max_rows
         self._max_delay_s = max_delay_s
-        self._next_number = 1 + max((int(path.stem.split("-")[1]) for path in _parts([folder])), default=-1)
-        self._waiting: list[Generation] = []
+        self._journal = Journal(folder)
+        self._waiting: list[pa.Table] = []
         self._waiting_since = 0.0
 
     def __enter__(self) -> PartWriter:
@@ -47,27 +49,34 @@ class PartWriter:
         """Take finished sequences, none or more, and write a part if one is due; worth a call even when none finished."""
         if not self._waiting:
             self._waiting_since = monotonic()
-        self._waiting.extend(generations)
+        if finished := list(generations):
+            self._waiting.append(to_table(finished))
+            self._journal.append(self._waiting[-1])
         is_late = monotonic() - self._waiting_since >= self._max_delay_s
-        if self._waiting and (is_late or len(self._waiting) >= self._max_rows):
+        if self._waiting and (is_late or sum(rows.num_rows for rows in self._waiting) >= self._max_rows):
             self.flush()
 
     def flush(self) -> None:
         """Put what waits on disk, as one part."""
-        if not self._waiting:
-            return
-        with written_whole(self._folder / f"part-{self._next_number:06d}.parquet") as path:
-            pq.write_table(to_table(self._waiting), path, compression="zstd")
-        self._next_number += 1
-        self._waiting = []
+        if self._waiting:
+            write_part(self._folder, pa.concat_tables(self._waiting))
+            self._waiting = []
+        self._journal.clear()
 
     def close(self) -> None:
         self.flush()
 
 
+def write_part(folder: Path, rows: pa.Table) -> None:
+    """Write generations as the next part of a folder. Raises DiskFull."""
+    number = 1 + max((int(path.stem.split("-")[1]) for path in part_paths([folder])), default=-1)
+    with written_whole(folder / f"part-{number:06d}.parquet") as path:
+        pq.write_table(rows, path, compression="zstd", write_page_checksum=True)
+
+
 def read_parts(folders: Iterable[Path], columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Generations of all part files, folder by folder in order of their numbers. Half-written files are passed over."""
-    for path in _parts(folders):
+    for path in part_paths(folders):
         yield from read_generations(path, columns)
 
 
@@ -103,5 +112,6 @@ def finished_requests(requests: RequestTable, folders: Iterable[Path]) -> NDArra
     return is_finished
 
 
-def _parts(folders: Iterable[Path]) -> list[Path]:
+def part_paths(folders: Iterable[Path]) -> list[Path]:
+    """Part files, folder by folder in order of their numbers."""
     return [path for folder in folders for path in sorted(folder.glob("part-*.parquet"))]

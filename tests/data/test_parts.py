@@ -12,7 +12,7 @@ def generation(row, sample_index=0, **fields):
 
 
 def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.glob("*.parquet"))
 
 
 def test_a_part_is_written_when_enough_rows_wait(tmp_path):
