@@ -2,7 +2,9 @@
 
 Two yardsticks. The practical optimum spreads a step's constants over large steps, as if every step were as full as the paper's
 Table 1; no schedule attains it. The reachable time is a lower bound: at least so many steps must happen, each with its
-constants, and a step's time is a convex function of its load.
+constants, and a step's time is a convex function of its load. (It counts each request's last token as if it were fed back,
+which puts it above the strict bound by less than 0.5 % on the paper's traces.) With several ranks,
+:mod:`blendserve_core.perf.rank_bound` says how many steps they need in all.
 """
 
 from __future__ import annotations
@@ -54,8 +56,7 @@ def practical_optimum_s(totals: WorkloadTotals, cost: CostModel, num_ranks: int 
     """The practical optimum T_o: both resources' totals at the rates of a step with 1024 tokens and 1024 x 1024 KV reads."""
     token_s = cost.gemm_token_s + cost.gemm_fixed_s / REFERENCE_STEP_TOKENS
     kv_token_s = cost.kv_token_s + cost.decode_fixed_s / REFERENCE_KV_TOKENS
-    compute_s = _compute_s(totals, cost, token_s)
-    return float(cost.combine(compute_s, kv_token_s * totals.kv_tokens_read)) / num_ranks
+    return float(cost.combine(_compute_s(totals, cost, token_s), kv_token_s * totals.kv_tokens_read)) / num_ranks
 
 
 def min_steps(totals: WorkloadTotals, cost: CostModel) -> float:
@@ -63,16 +64,16 @@ def min_steps(totals: WorkloadTotals, cost: CostModel) -> float:
     return max(totals.kv_tokens_read / cost.kv_capacity_tokens, float(totals.longest_output_tokens))
 
 
-def reachable_s(totals: WorkloadTotals, cost: CostModel, num_ranks: int = 1) -> float:
-    """The reachable time T_reach, a lower bound on one rank's time, or on the slowest of ``num_ranks`` equal ranks.
+def reachable_s(totals: WorkloadTotals, cost: CostModel) -> float:
+    """The reachable time T_reach, a lower bound on the time of one rank."""
+    return time_with_steps_s(totals, cost, min_steps(totals, cost))
 
-    Over several ranks the work and the steps are shared, but one rank runs the longest output to its end.
-    """
-    num_steps = min_steps(totals, cost)
+
+def time_with_steps_s(totals: WorkloadTotals, cost: CostModel, num_steps: float) -> float:
+    """Least time of one rank that does the whole work in at least ``num_steps`` steps, each with its constants."""
     compute_s = _compute_s(totals, cost, cost.gemm_token_s) + cost.gemm_fixed_s * num_steps
     memory_s = cost.kv_token_s * totals.kv_tokens_read + cost.decode_fixed_s * num_steps
-    longest_s = float(cost.combine(cost.gemm_fixed_s, cost.decode_fixed_s)) * totals.longest_output_tokens
-    return max(float(cost.combine(compute_s, memory_s)) / num_ranks, longest_s)
+    return float(cost.combine(compute_s, memory_s))
 
 
 def _compute_s(totals: WorkloadTotals, cost: CostModel, token_s: float) -> float:

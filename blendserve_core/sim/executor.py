@@ -27,7 +27,7 @@ class SimulatedExecutor:
     """Executor whose seconds come from ``cost`` and whose sequences end at their true length.
 
     A sampled row gets ``eos_token_id`` where it completes its ``true_output_tokens`` [R] (indexed by request), else token 0.
-    With ``cascade`` a prefix that several decodes of a step share is read once.
+    Where the cost model has ``cascade`` a prefix that several decodes of a step share is read once.
     """
 
     def __init__(
@@ -37,7 +37,6 @@ class SimulatedExecutor:
         eos_token_id: int,
         capacity: Capacity,
         *,
-        cascade: bool = False,
         recorder: StepRecorder | None = None,
     ) -> None:
         if eos_token_id == FILLER_TOKEN_ID:
@@ -46,7 +45,6 @@ class SimulatedExecutor:
         self._true_output_tokens = np.ascontiguousarray(true_output_tokens, dtype=np.int64)
         self._eos_token_id = eos_token_id
         self._capacity = capacity
-        self._cascade = cascade
         self._recorder = recorder
         self._page_seen = np.zeros(capacity.num_pages, dtype=np.int64)
 
@@ -55,7 +53,7 @@ class SimulatedExecutor:
         return self._capacity
 
     def execute(self, step: StepPlan) -> StepResult:
-        num_decodes, num_sampled, kv_tokens_read, prefill_pairs = step_load(step, cascade=self._cascade)
+        num_decodes, num_sampled, kv_tokens_read, prefill_pairs = step_load(step, cascade=self._cost.cascade)
         compute_s = float(self._cost.step_compute_s(step.num_tokens, num_sampled, prefill_pairs))
         memory_s = float(self._cost.step_memory_s(kv_tokens_read))
         seconds = float(self._cost.combine(compute_s, memory_s))

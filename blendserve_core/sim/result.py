@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from blendserve_core.perf.cost import CostModel
-from blendserve_core.perf.optimum import WorkloadTotals, practical_optimum_s, reachable_s
+from blendserve_core.perf.optimum import WorkloadTotals, practical_optimum_s
+from blendserve_core.perf.rank_bound import OutputWork, reachable_on_ranks_s
 from blendserve_core.plan.tree import PrefixTree
 from blendserve_core.sim.part import Part
+from blendserve_core.sim.unique_reads import least_kv_reads
 from blendserve_core.sim.workload import Workload
 
 
@@ -55,12 +57,14 @@ def summarize(
 ) -> Simulation:
     parts = warm_up + shards
     num_prompt_tokens = workload.requests.num_prompt_tokens
-    totals = WorkloadTotals.of(tree.start_depth, tree.end_depth, num_prompt_tokens, workload.true_output_tokens)
+    totals = _totals(workload, cost, tree)
     total_prompt_tokens = int(num_prompt_tokens.sum(dtype=np.int64))
     total_tokens = total_prompt_tokens + totals.num_output_tokens
     warm_up_s = max((part.seconds for part in warm_up), default=0.0)
     seconds = warm_up_s + max(part.seconds for part in shards)
-    optimum_s, bound_s = (bound(totals, cost, len(shards)) for bound in (practical_optimum_s, reachable_s))
+    optimum_s = practical_optimum_s(totals, cost, len(shards))
+    outputs = OutputWork.of(num_prompt_tokens, workload.true_output_tokens, cost)
+    bound_s = reachable_on_ranks_s(totals, outputs, cost, len(shards))
     schedule_ms = np.concatenate([part.schedule_s for part in parts]) * 1e3
     return Simulation(
         seconds=seconds,
@@ -86,3 +90,12 @@ def summarize(
         plan_s=clock[1],
         simulation_s=clock[2],
     )
+
+
+def _totals(workload: Workload, cost: CostModel, tree: PrefixTree) -> WorkloadTotals:
+    """With cascade, KV reads are those that no schedule can spare."""
+    outputs = workload.true_output_tokens
+    totals = WorkloadTotals.of(tree.start_depth, tree.end_depth, workload.requests.num_prompt_tokens, outputs)
+    if not cost.cascade:
+        return totals
+    return replace(totals, kv_tokens_read=least_kv_reads(tree, outputs, cost.kv_capacity_tokens))

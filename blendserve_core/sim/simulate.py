@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -48,7 +48,6 @@ class Settings:
     seed: int = 0
     max_step_tokens: int = 2048
     max_sequences: int = 2048
-    cascade: bool = False
 
     def __post_init__(self) -> None:
         if self.lengths not in get_args(LengthKnowledge):
@@ -65,8 +64,7 @@ def simulate(workload: Workload, cost: CostModel, settings: Settings, recorder: 
     simulator = _Simulator(workload, cost, settings, tree, recorder)
     warm_up, estimates = simulator.learn_lengths()
     plan_started = time.perf_counter()
-    planned_cost = replace(cost, cascade=settings.cascade)
-    plan = make_plan(workload.requests, tree, estimates, planned_cost, settings.policy, settings.num_shards, settings.seed)
+    plan = make_plan(workload.requests, tree, estimates, cost, settings.policy, settings.num_shards, settings.seed)
     plan_s = time.perf_counter() - plan_started
     shards = simulator.run_shards(plan, warm_up)
     simulation_s = time.perf_counter() - started
@@ -86,9 +84,7 @@ class _Simulator:
         self._capacity = simulated_capacity(
             cost, max_step_tokens=settings.max_step_tokens, max_sequences=settings.max_sequences
         )
-        self._executor = SimulatedExecutor(
-            cost, workload.true_output_tokens, EOS_TOKEN_ID, self._capacity, cascade=settings.cascade, recorder=recorder
-        )
+        self._executor = SimulatedExecutor(cost, workload.true_output_tokens, EOS_TOKEN_ID, self._capacity, recorder=recorder)
 
     def learn_lengths(self) -> tuple[list[Part], LengthEstimates]:
         """The warm-up's runs, one per shard, and what the planner may believe afterwards."""

@@ -72,10 +72,8 @@ def simulate(
     device = hardware_spec(hardware)
     spec = model_spec(model)
     spec = spec.with_tensor_parallel(tensor_parallel or num_devices_for(spec, device))
-    cost = CostModel(spec, device, engine, interference)
-    settings = Settings(
-        policy=policy, lengths=lengths, num_shards=shards, seed=seed, max_step_tokens=max_step_tokens, cascade=cascade
-    )
+    cost = CostModel(spec, device, engine, interference, cascade)
+    settings = Settings(policy=policy, lengths=lengths, num_shards=shards, seed=seed, max_step_tokens=max_step_tokens)
     recorder = StepRecorder() if steps_out else None
     result = simulate_workload(_workload(trace, requests, num_requests, cost, seed), cost, settings, recorder)
     if recorder and steps_out:

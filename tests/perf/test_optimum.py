@@ -43,8 +43,3 @@ def test_the_reachable_time_adds_the_constants_of_the_steps_that_must_happen(cos
 
 def test_the_longest_output_sets_the_number_of_steps_of_a_small_workload(cost):
     assert min_steps(WorkloadTotals(1000, 5000, 1e5, 1e7, 4000), cost) == 4000
-
-
-def test_no_number_of_ranks_outruns_the_longest_output(cost, totals):
-    assert reachable_s(totals, cost, 4) == pytest.approx(reachable_s(totals, cost) / 4)
-    assert reachable_s(totals, cost, 1000) == pytest.approx(60_000 * (5.31e-3 + 0.15 * 3.78e-3), rel=1e-3)
