@@ -22,6 +22,13 @@ class Package:
     number: int
 
 
+def drop_damaged_claims(folder: Path) -> None:
+    """Remove claims that a crashed machine left empty; not while an engine runs."""
+    for path in folder.glob("shard-*-package-*"):
+        if not path.read_text().isdigit():
+            path.unlink()
+
+
 class Claims:
     """The claims of one shard, ``rank``, in a folder that all shards of a plan share."""
 
@@ -68,10 +75,8 @@ class Claims:
     def _claim(self, package: Package) -> bool:
         """Make the claim visible with its owner in it, at once or not at all. False if another was first."""
         draft = self._folder / f".claim-of-{self._rank:05d}"
-        with draft.open("w") as file:
-            file.write(str(self._rank))
-            file.flush()
-            os.fsync(file.fileno())
+        draft.write_text(str(self._rank))
+        sync(draft)
         try:
             os.link(draft, self._path(package))
         except FileExistsError:

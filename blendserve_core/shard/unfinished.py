@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
+
+from blendserve_core.data.durable import written_whole
 
 UNFINISHED_FILE = "unfinished.npz"
 
@@ -18,28 +20,30 @@ def save_unfinished(folder: Path, outputs: dict[int, NDArray[np.int32]]) -> None
         path.unlink(missing_ok=True)
         return
     lens = [len(token_ids) for token_ids in outputs.values()]
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
+    with written_whole(path) as temporary, temporary.open("wb") as file:
         np.savez(
             file,
             requests=np.array(list(outputs), dtype=np.int64),
             indptr=np.concatenate([[0], np.cumsum(lens)]).astype(np.int64),
             token_ids=np.concatenate(list(outputs.values())),
         )
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def load_unfinished(folders: list[Path]) -> dict[int, NDArray[np.int32]]:
     """Output tokens by request from every folder that has some; of two versions of a request the longer counts."""
     outputs: dict[int, NDArray[np.int32]] = {}
-    for path in (folder / UNFINISHED_FILE for folder in folders):
-        if not path.exists():
-            continue
-        with np.load(path) as arrays:
-            requests, indptr, token_ids = arrays["requests"], arrays["indptr"], arrays["token_ids"]
+    for folder in folders:
+        requests, indptr, token_ids = _read(folder / UNFINISHED_FILE)
         for request, start, end in zip(requests.tolist(), indptr[:-1], indptr[1:], strict=True):
             if end - start > len(outputs.get(request, ())):
                 outputs[request] = token_ids[start:end]
     return outputs
+
+
+def _read(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Requests, indptr and token ids of one file; none where there is no file, or not all of it."""
+    try:
+        with np.load(path) as arrays:
+            return arrays["requests"], arrays["indptr"], arrays["token_ids"]
+    except (FileNotFoundError, EOFError, ValueError, KeyError, BadZipFile):
+        return np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int32)

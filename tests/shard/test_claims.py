@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from blendserve_core.plan.plan import FIXED
-from blendserve_core.shard.claims import Claims, Package
+from blendserve_core.shard.claims import Claims, Package, drop_damaged_claims
 
 
 def plan_of(*num_packages: int):
@@ -58,3 +58,11 @@ def test_a_draft_left_by_a_crash_is_no_claim(tmp_path: Path) -> None:
     plan = plan_of(1)
     (tmp_path / ".claim-of-00000").write_text("")
     assert claim_all(Claims(tmp_path, plan, 0)) == [Package(0, 1)]
+
+
+def test_a_claim_that_lost_its_owner_in_a_crash_is_free_again(tmp_path: Path) -> None:
+    claims = Claims(tmp_path, plan_of(2), 0)
+    claim_all(claims)
+    (tmp_path / "shard-00000-package-00002").write_text("")
+    drop_damaged_claims(tmp_path)
+    assert claim_all(claims) == [Package(0, 2)]
