@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from blendserve_core.data.durable import save_arrays, written_whole
+
 TOKENS_FILE = "token_ids.npy"
 COLUMNS_FILE = "requests.npz"
 STOP_SETS_FILE = "stop_sets.json"
@@ -102,11 +104,13 @@ class RequestTable:
         """Write the table below ``folder``; the token ids become a plain ``.npy`` that can be memory-mapped."""
         folder.mkdir(parents=True, exist_ok=True)
         if not _is_memory_map_of(self.token_ids, folder / TOKENS_FILE):
-            np.save(folder / TOKENS_FILE, self.token_ids)
+            with written_whole(folder / TOKENS_FILE) as path, path.open("wb") as file:
+                np.save(file, self.token_ids)
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("token_ids", "sampling")}
         sampling = {f.name: getattr(self.sampling, f.name) for f in fields(self.sampling) if f.name != "stop_sets"}
-        np.savez(folder / COLUMNS_FILE, **own, **sampling)
-        (folder / STOP_SETS_FILE).write_text(json.dumps(self.sampling.stop_sets), encoding="utf-8")
+        save_arrays(folder / COLUMNS_FILE, **own, **sampling)
+        with written_whole(folder / STOP_SETS_FILE) as path:
+            path.write_text(json.dumps(self.sampling.stop_sets), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> RequestTable:

@@ -8,6 +8,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NEARLY_FULL_BYTES = 1 << 20
@@ -74,9 +78,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_files(folder: Path) -> None:
-    """Have every file of a folder reach the disk, before a manifest says that they are whole."""
-    for path in folder.iterdir():
-        if path.is_file():
-            sync(path)
-    sync(folder)
+def save_arrays(path: Path, **arrays: NDArray[Any]) -> None:
+    """An ``.npz`` file, whole or not at all."""
+    with written_whole(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)

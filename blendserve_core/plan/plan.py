@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blendserve_core.data.durable import save_arrays, written_whole
 from blendserve_core.plan.tree import PrefixTree
 
 ARRAYS_FILE = "plan.npz"
@@ -108,6 +109,7 @@ class Plan:
     summary: PlanSummary
 
     def save(self, folder: Path) -> None:
+        """Write the plan; its summary comes last and says that the rest is whole."""
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {f"tree.{f.name}": getattr(self.tree, f.name) for f in fields(self.tree)}
         arrays |= {f"estimates.{f.name}": getattr(self.estimates, f.name) for f in fields(self.estimates)}
@@ -115,8 +117,9 @@ class Plan:
             arrays[f"shard.{shard.rank}.order"] = shard.order
             arrays[f"shard.{shard.rank}.unit_indptr"] = shard.unit_indptr
             arrays[f"shard.{shard.rank}.package"] = shard.package
-        np.savez(folder / ARRAYS_FILE, **arrays)
-        (folder / SUMMARY_FILE).write_text(json.dumps(self.as_dict(), indent=2), encoding="utf-8")
+        save_arrays(folder / ARRAYS_FILE, **arrays)
+        with written_whole(folder / SUMMARY_FILE) as path:
+            path.write_text(json.dumps(self.as_dict(), indent=2), encoding="utf-8")
 
     def as_dict(self) -> dict[str, Any]:
         """The plan without its arrays, as ``blendserve plan --json`` prints it."""

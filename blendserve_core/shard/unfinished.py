@@ -8,7 +8,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from blendserve_core.data.durable import written_whole
+from blendserve_core.data.durable import save_arrays
 
 UNFINISHED_FILE = "unfinished.npz"
 
@@ -20,13 +20,12 @@ def save_unfinished(folder: Path, outputs: dict[int, NDArray[np.int32]]) -> None
         path.unlink(missing_ok=True)
         return
     lens = [len(token_ids) for token_ids in outputs.values()]
-    with written_whole(path) as temporary, temporary.open("wb") as file:
-        np.savez(
-            file,
-            requests=np.array(list(outputs), dtype=np.int64),
-            indptr=np.concatenate([[0], np.cumsum(lens)]).astype(np.int64),
-            token_ids=np.concatenate(list(outputs.values())),
-        )
+    save_arrays(
+        path,
+        requests=np.array(list(outputs), dtype=np.int64),
+        indptr=np.concatenate([[0], np.cumsum(lens)]).astype(np.int64),
+        token_ids=np.concatenate(list(outputs.values())),
+    )
 
 
 def load_unfinished(folders: list[Path]) -> dict[int, NDArray[np.int32]]:
