@@ -47,26 +47,26 @@ class Decoder:
     lm_head: Linear
 
     def forward(self, token_ids: Tensor, attend: Attend) -> Tensor:
-        """Final hidden states [T, H], normalised, of ``token_ids`` [T]."""
-        eps = self.config.rms_norm_eps
-        residual = F.embedding(token_ids, self.embeddings)
-        x = self.ops.rms_norm(residual, self.layers[0].input_norm, eps)
+        """Final hidden states [T, H], normalised, of ``token_ids`` [T].
+
+        An engine that runs the operators of several batches side by side calls the same pieces in an order of its own.
+        """
+        x, residual = self.embed(token_ids)
         for index, layer in enumerate(self.layers):
-            x = layer.output(attend(index, self._qkv(layer, x)))
-            x, residual = self.ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
-            x = layer.down(self.ops.silu_mul(layer.gate_up(x)))
-            is_last = index + 1 == len(self.layers)
-            next_norm = self.final_norm if is_last else self.layers[index + 1].input_norm
-            x, residual = self.ops.add_rms_norm(x, residual, next_norm, eps)
+            x = layer.output(attend(index, self.qkv(index, x)))
+            x, residual = self.norm_before_mlp(index, x, residual)
+            x = layer.down(self.mlp_inner(index, x))
+            x, residual = self.norm_after_layer(index, x, residual)
         return x
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[N, H] to [N, V], in the model's number format."""
-        return self.lm_head(hidden)
+    def embed(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The first layer's input, normalised, and the residual stream, [T, H] each."""
+        residual = F.embedding(token_ids, self.embeddings)
+        return self.ops.rms_norm(residual, self.layers[0].input_norm, self.config.rms_norm_eps), residual
 
-    def _qkv(self, layer: DecoderLayer, x: Tensor) -> Tensor:
+    def qkv(self, index: int, x: Tensor) -> Tensor:
         """Queries, keys and values of every head, [T, Hq + 2 * Hkv, D], before rotation."""
-        config = self.config
+        config, layer = self.config, self.layers[index]
         qkv = layer.qkv(x).unflatten(-1, (config.num_heads + 2 * config.num_kv_heads, config.head_dim))
         if layer.q_norm is None or layer.k_norm is None:
             return qkv
@@ -74,3 +74,21 @@ class Decoder:
         q = self.ops.rms_norm(q, layer.q_norm, config.rms_norm_eps)
         k = self.ops.rms_norm(k, layer.k_norm, config.rms_norm_eps)
         return torch.cat((q, k, v), dim=1)
+
+    def norm_before_mlp(self, index: int, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention's output added to the residual stream: the sum normalised, and the sum."""
+        return self.ops.add_rms_norm(x, residual, self.layers[index].mlp_norm, self.config.rms_norm_eps)
+
+    def mlp_inner(self, index: int, x: Tensor) -> Tensor:
+        """[T, H] to the input of ``down``, [T, intermediate]."""
+        return self.ops.silu_mul(self.layers[index].gate_up(x))
+
+    def norm_after_layer(self, index: int, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The MLP's output added to the residual stream, and normalised for the next layer, or for the end."""
+        is_last = index + 1 == len(self.layers)
+        next_norm = self.final_norm if is_last else self.layers[index + 1].input_norm
+        return self.ops.add_rms_norm(x, residual, next_norm, self.config.rms_norm_eps)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[N, H] to [N, V], in the model's number format."""
+        return self.lm_head(hidden)

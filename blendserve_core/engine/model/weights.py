@@ -17,12 +17,12 @@ EMBEDDINGS, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weigh
 
 
 class Checkpoint:
-    """The tensors of a model folder by name, each read when asked for and in the number format asked for."""
+    """The tensors of a model folder by name, each read when asked for, in the number format and to the device asked for."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, device: str = "cpu") -> None:
         self.folder = folder
         self.dtype = dtype
-        self._files = [safe_open(path, framework="pt") for path in weight_files(folder)]
+        self._files = [safe_open(path, framework="pt", device=device) for path in weight_files(folder)]
         self._file_of = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118
 
     @property
@@ -34,9 +34,18 @@ class Checkpoint:
 
     def get(self, *names: str) -> Tensor:
         """One tensor, or several joined along their first dimension."""
-        parts = [self._file_of[name].get_tensor(name).to(self.dtype) for name in names]
+        parts = [self.read(name).to(self.dtype) for name in names]
         # A lone tensor may still be a view of the mapped file, which unpacked weights would keep reading from.
         return parts[0].clone() if len(parts) == 1 else torch.cat(parts)
+
+    def read(self, name: str) -> Tensor:
+        """A tensor as it is stored."""
+        return self._file_of[name].get_tensor(name)
+
+    def read_part(self, name: str, dim: int, start: int, end: int) -> Tensor:
+        """Entries ``start`` to ``end`` of a stored tensor along ``dim`` 0 or 1; the rest is not read."""
+        stored = self._file_of[name].get_slice(name)
+        return stored[start:end] if dim == 0 else stored[:, start:end]
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -60,6 +69,11 @@ def load_decoder(folder: Path, ops: TorchOps, dtype: torch.dtype) -> Decoder:
     config = ModelConfig.from_folder(folder)
     checkpoint = Checkpoint(folder, dtype)
     check_tensors(config, checkpoint)
+    return build_decoder(config, checkpoint, ops)
+
+
+def build_decoder(config: ModelConfig, checkpoint: Checkpoint, ops: TorchOps) -> Decoder:
+    """A model of these sizes from a checkpoint that was checked, or from one rank's part of it."""
     return Decoder(
         config=config,
         ops=ops,
