@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 PolicyName = Literal["first-come", "depth-first", "random", "blend-paper", "blend"]
 DtypeName = Literal["bfloat16", "float32"]
+OnTooLong = Literal["error", "truncate-left", "truncate-right"]
+OnDuplicateId = Literal["error", "keep"]
 KernelsName = Literal["auto", "native", "torch"]
 
 
@@ -72,6 +74,12 @@ class JobOptions(BaseModel):
     )
     group_column: str | None = Field(
         default=None, description="A column of yours whose values differ in output length, for example task"
+    )
+    on_too_long: OnTooLong = Field(
+        default="error", description="Prompts too long for the model: an error of their row, or cut at one end"
+    )
+    on_duplicate_id: OnDuplicateId = Field(
+        default="error", description="Ids that occur twice stop the job, or are kept: rows are told apart by position"
     )
     max_error_rate: float = Field(default=0.05, ge=0.0, le=1.0, description="The job fails when more rows end in an error")
 

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from blendserve_core.data.arrow_types import ListLike, fields_of, is_number, is_string, is_text, plain_type
+from blendserve_core.data.openai.bodies import REQUEST_SCHEMA
+from blendserve_core.data.openai.lines import BODY, CUSTOM_ID, URL
 from schemas.parameters import SamplingDefaults
 
-PromptKind = Literal["messages", "prompt", "prompt_token_ids"]
+PromptKind = Literal["messages", "prompt", "prompt_token_ids", "body"]
 PROMPT_KINDS: tuple[PromptKind, ...] = ("messages", "prompt", "prompt_token_ids")
 EXPECTED_OUTPUT_TOKENS = "expected_output_tokens"
 # Rows may say how long their outputs will be; a job has no default for that.
@@ -21,7 +23,10 @@ SAMPLING_NAMES = (*SamplingDefaults.model_fields, EXPECTED_OUTPUT_TOKENS)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of the input's columns: of the prompt, of the id (None where there is none), and by sampling parameter."""
+    """Names of the input's columns: of the prompt, of the id (None where there is none), and by sampling parameter.
+
+    A prompt of kind ``body`` is a whole request of the batch format as JSON text, sampling parameters included.
+    """
 
     prompt_kind: PromptKind
     prompt: str
@@ -36,6 +41,10 @@ def resolve_columns(schema: pa.Schema, mapping: Mapping[str, str]) -> Columns:
     where there is no prompt or more than one, where a mapped column is missing, or where a type cannot be what it should.
     """
     _check_mapping(schema, mapping)
+    if _holds_bodies(schema, mapping):
+        request_id = mapping.get("request_id", CUSTOM_ID)
+        sampling = {name: name for name in SAMPLING_NAMES if name in REQUEST_SCHEMA.names}
+        return Columns("body", BODY, request_id if request_id in schema.names else None, sampling)
     found = {
         ours: theirs
         for ours in (*PROMPT_KINDS, "request_id", *SAMPLING_NAMES)
@@ -47,6 +56,14 @@ def resolve_columns(schema: pa.Schema, mapping: Mapping[str, str]) -> Columns:
         if ours == prompt_kind or ours not in PROMPT_KINDS:
             _check_type(ours, theirs, schema.field(theirs).type)
     return Columns(prompt_kind, found[prompt_kind], found.get("request_id"), sampling)
+
+
+def _holds_bodies(schema: pa.Schema, mapping: Mapping[str, str]) -> bool:
+    """Whether the rows are requests of the batch format, and nothing else in them is a prompt."""
+    if BODY not in schema.names or not {CUSTOM_ID, URL} & set(schema.names):
+        return False
+    has_prompt = any(mapping.get(kind, kind) in schema.names for kind in PROMPT_KINDS)
+    return not has_prompt and is_string(plain_type(schema.field(BODY).type))
 
 
 def _check_mapping(schema: pa.Schema, mapping: Mapping[str, str]) -> None:

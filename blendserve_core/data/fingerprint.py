@@ -39,7 +39,7 @@ def fingerprint_parts(parameters: JobParameters, source_digest: str, model_folde
     In what order requests run, in how many shards and with how much memory changes no text, and is no part of it; but for a KV
     pool that is smaller than the model's context, and so bounds prompts and outputs.
     """
-    options = parameters.model_dump_json(include={"columns", "limit", "sampling", "dtype"})
+    options = parameters.model_dump_json(include={"columns", "limit", "sampling", "dtype", "on_too_long"})
     return {
         "requests": source_digest,
         "options": _hash(json.dumps(json.loads(options), sort_keys=True).encode()),

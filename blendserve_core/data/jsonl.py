@@ -13,6 +13,7 @@ import pyarrow as pa
 from blendserve_core.data.batches import MAX_BATCH_BYTES, MAX_BATCH_ROWS, first_rows
 from blendserve_core.data.files import InputFile, digest_of
 from blendserve_core.data.json_text import parse_json
+from blendserve_core.data.openai.lines import as_row, is_batch_line
 from blendserve_core.data.parquet_types import as_parquet_stores
 from blendserve_core.data.unify import NoCommonType, unify_schemas
 
@@ -33,7 +34,8 @@ class JsonlSource:
     """Rows of JSON Lines files. The schema needs a pass over all lines, made when first asked for; a key may come late.
 
     Raises ValueError naming file and line for a line that is no JSON object, and for a value whose type no other row's shares.
-    Only conversations (column ``messages``) may differ in shape from row to row; they are then carried as JSON text.
+    Only conversations (column ``messages``) may differ in shape from row to row; they are then carried as JSON text, and so is
+    ``body`` where the first line is a request of the batch format.
     """
 
     def __init__(self, files: list[InputFile], limit: int | None = None, messages: str = "messages") -> None:
@@ -41,6 +43,7 @@ class JsonlSource:
         self._limit = limit
         self._messages = messages
         self._keeps_messages_as_text = False
+        self._is_batch: bool | None = None
         self._schema: pa.Schema | None = None
 
     @property
@@ -68,7 +71,14 @@ class JsonlSource:
 
     def _chunks(self) -> Iterator[list[Line]]:
         lines = (line for file in self._files for line in _lines(file))
-        return _chunked(map(self._with_text, lines) if self._keeps_messages_as_text else lines)
+        return _chunked(map(self._as_row, lines))
+
+    def _as_row(self, line: Line) -> Line:
+        if self._is_batch is None:
+            self._is_batch = is_batch_line(line.value)
+        if self._is_batch:
+            return line._replace(value=as_row(line.value))
+        return self._with_text(line) if self._keeps_messages_as_text else line
 
     def _with_text(self, line: Line) -> Line:
         messages = line.value.get(self._messages)

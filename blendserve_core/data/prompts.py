@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.types as pat
 from numpy.typing import NDArray
 
-from blendserve_core.data.arrays import plain, ragged, rows_of, texts, to_flat, values
+from blendserve_core.data.arrays import null_mask, plain, ragged, rows_of, texts, to_flat, values
 from blendserve_core.data.arrow_types import is_list
-from blendserve_core.data.columns import Columns, PromptKind
+from blendserve_core.data.columns import PROMPT_KINDS, Columns, PromptKind
 from blendserve_core.data.json_text import parse_json
 from blendserve_core.data.messages import to_messages
 from blendserve_core.data.row_error import RowError
@@ -31,11 +31,27 @@ class Prompts:
 
 def read_prompts(batch: pa.RecordBatch, columns: Columns, tokenizer: PromptTokenizer, skipped: Collection[int] = ()) -> Prompts:
     """Tokenize the prompts of a batch; ``skipped`` rows have an error already and are passed over."""
+    if columns.prompt_kind == "body":
+        return _read_mixed(batch, tokenizer, skipped)
     column = plain(batch.column(columns.prompt))
     if pat.is_null(column.type):
         errors = {row: RowError(*_MISSING[columns.prompt_kind]) for row in range(batch.num_rows) if row not in skipped}
         return Prompts(np.zeros(batch.num_rows, dtype=np.int64), np.zeros(0, dtype=np.int32), errors)
     return _READERS[columns.prompt_kind](column, tokenizer, skipped)
+
+
+def _read_mixed(requests: pa.RecordBatch, tokenizer: PromptTokenizer, skipped: Collection[int]) -> Prompts:
+    """Tokenize rows that have each a prompt of one kind, in the column of that name; the other columns are null there."""
+    by_kind = []
+    for kind in PROMPT_KINDS:
+        column = requests.column(kind)
+        others = {*skipped, *np.flatnonzero(null_mask(column)).tolist()}
+        by_kind.append(_READERS[kind](column, tokenizer, others))
+    lens = np.sum([prompts.lens for prompts in by_kind], axis=0)
+    token_ids = np.zeros(int(lens.sum()), dtype=np.int32)
+    for prompts in by_kind:
+        token_ids[np.repeat(prompts.lens > 0, lens)] = prompts.token_ids
+    return Prompts(lens, token_ids, {row: error for prompts in by_kind for row, error in prompts.errors.items()})
 
 
 def _read_texts(column: pa.Array, tokenizer: PromptTokenizer, skipped: Collection[int]) -> Prompts:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-ErrorType = Literal["invalid_prompt", "invalid_messages", "invalid_parameter", "context_length_exceeded", "engine_error"]
+ErrorType = Literal[
+    "invalid_prompt", "invalid_messages", "invalid_parameter", "unsupported_url", "context_length_exceeded", "engine_error"
+]
 Stage = Literal["stage", "generate"]
 
 

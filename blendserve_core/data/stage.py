@@ -11,8 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from blendserve_core.data.columns import Columns, resolve_columns
+from blendserve_core.data.context import fit_context
 from blendserve_core.data.duplicate_ids import DuplicateIds
 from blendserve_core.data.generation import failed
+from blendserve_core.data.openai.bodies import Requests, read_requests
 from blendserve_core.data.output_schema import output_schema
 from blendserve_core.data.prompts import read_prompts
 from blendserve_core.data.request_columns import RequestColumns
@@ -52,7 +54,7 @@ def stage(
     _check_defaults(parameters.sampling)
     folder.mkdir(parents=True, exist_ok=True)
     clear(folder)
-    num_rows, num_errors, requests = _stage_rows(parameters.sampling, source, columns, tokenizer, max_context_tokens, folder)
+    num_rows, num_errors, requests = _stage_rows(parameters, source, columns, tokenizer, max_context_tokens, folder)
     table = requests.finish(folder)
     manifest = StageManifest(
         num_requests=num_rows,
@@ -68,7 +70,7 @@ def stage(
 
 
 def _stage_rows(
-    defaults: SamplingDefaults,
+    parameters: JobParameters,
     source: Source,
     columns: Columns,
     tokenizer: PromptTokenizer,
@@ -77,11 +79,11 @@ def _stage_rows(
 ) -> tuple[int, int, RequestColumns]:
     """Stream the rows to disk; returns their number, the number of error rows, and the request columns."""
     num_rows = 0
-    requests = RequestColumns(defaults.seed)
-    ids = DuplicateIds(columns.request_id) if columns.request_id else None
+    requests = RequestColumns(parameters.sampling.seed)
+    ids = DuplicateIds(columns.request_id) if columns.request_id and parameters.on_duplicate_id == "error" else None
     with RollingWriter(folder, "input", source.schema) as inputs, TokenWriter(folder) as tokens, ErrorWriter(folder) as bad:
         for batch in source.batches():
-            staged = _stage_batch(batch, columns, defaults, tokenizer, max_context_tokens)
+            staged = _stage_batch(batch, columns, parameters, tokenizer, max_context_tokens)
             starts = tokens.num_tokens + np.cumsum(staged.lens) - staged.lens
             requests.add(num_rows, np.flatnonzero(staged.lens), starts, staged.lens, staged.max_tokens, staged.sampling)
             tokens.write(staged.token_ids)
@@ -98,27 +100,23 @@ def _stage_rows(
 def _stage_batch(
     batch: pa.RecordBatch,
     columns: Columns,
-    defaults: SamplingDefaults,
+    parameters: JobParameters,
     tokenizer: PromptTokenizer,
     max_context_tokens: int,
 ) -> _StagedBatch:
-    sampling = read_sampling(batch, columns.sampling, defaults, tokenizer.vocab_size)
-    prompts = read_prompts(batch, columns, tokenizer, skipped=sampling.errors)
-    is_long = prompts.lens >= max_context_tokens
-    too_long = {int(row): _too_long(int(prompts.lens[row]), max_context_tokens) for row in np.flatnonzero(is_long)}
-    return _StagedBatch(
-        lens=np.where(is_long, 0, prompts.lens),
-        token_ids=prompts.token_ids[~np.repeat(is_long, prompts.lens)],
-        max_tokens=np.minimum(sampling.numbers["max_tokens"], max_context_tokens - prompts.lens),
-        sampling=sampling,
-        errors=sampling.errors | prompts.errors | too_long,
+    requests = read_requests(batch) if columns.prompt_kind == "body" else Requests(batch, errors={})
+    sampling = read_sampling(requests.rows, columns.sampling, parameters.sampling, tokenizer.vocab_size)
+    prompts = read_prompts(requests.rows, columns, tokenizer, skipped=requests.errors | sampling.errors)
+    max_tokens = sampling.numbers["max_tokens"]
+    lens, token_ids, too_long = fit_context(
+        prompts.lens, prompts.token_ids, max_tokens, max_context_tokens, parameters.on_too_long
     )
-
-
-def _too_long(num_tokens: int, max_context_tokens: int) -> RowError:
-    return RowError(
-        "context_length_exceeded",
-        f"the prompt has {num_tokens} tokens, and at least one output token must fit the context of {max_context_tokens}",
+    return _StagedBatch(
+        lens=lens,
+        token_ids=token_ids,
+        max_tokens=np.minimum(max_tokens, max_context_tokens - lens),
+        sampling=sampling,
+        errors=requests.errors | sampling.errors | prompts.errors | too_long,
     )
 
 

@@ -26,6 +26,10 @@ def rows_of(source):
     return [row for batch in source.batches() for row in batch.to_pylist()]
 
 
+def contents_of(rows):
+    return [json.loads(row["body"])["messages"][0]["content"] for row in rows]
+
+
 def open_rows(requests, **options):
     return rows_of(open_source(parameters(requests, **options)))
 
@@ -184,7 +188,7 @@ PLAIN = ["Say 0.", "Say 1.", "Say 2."]
 @pytest.mark.parametrize("name", ["ok.jsonl", "bom.jsonl", "blank_lines.jsonl", "not_really_gz.jsonl.gz"])
 def test_json_lines_with_marks_blanks_and_wrong_names_are_three_rows(name):
     rows = open_rows(CASES / "jsonl" / name)
-    assert [row["body"]["messages"][0]["content"] for row in rows] == PLAIN
+    assert contents_of(rows) == PLAIN
 
 
 def test_gzip_is_told_by_its_first_bytes(tmp_path):
@@ -218,11 +222,11 @@ def test_a_key_may_come_late():
 def test_separators_of_unicode_part_no_lines():
     rows = open_rows(CASES / "jsonl" / "unicode_separators.jsonl")
     assert len(rows) == 2
-    assert rows[0]["body"]["messages"][0]["content"] == "first\u2028second\u2029third\x85fourthfifth"
+    assert contents_of(rows)[0] == "first\u2028second\u2029third\x85fourthfifth"
 
 
 def test_half_a_surrogate_pair_becomes_the_replacement_character():
-    contents = [row["body"]["messages"][0]["content"] for row in open_rows(CASES / "jsonl" / "surrogates.jsonl")]
+    contents = contents_of(open_rows(CASES / "jsonl" / "surrogates.jsonl"))
     assert contents == ["😀 ok", "half \ufffd here", "Say 2."]
 
 
