@@ -47,6 +47,7 @@ class Running:
     page_table: NDArray[np.int32]
     outputs: NDArray[np.int32]
     num: int = 0
+    num_slots_used: int = 0
 
     @classmethod
     def empty(cls, max_sequences: int) -> Running:
@@ -74,6 +75,7 @@ class Running:
         for name, value in values.items():
             getattr(self, name)[row] = value
         self.num += 1
+        self.num_slots_used = max(self.num_slots_used, self.num)
         return row
 
     def drop(self, rows: NDArray[np.int64]) -> None:
@@ -105,14 +107,15 @@ class Running:
         self.num_tokens[rows] += 1
 
     def reserve(self, *, num_pages: int = 0, num_outputs: int = 0) -> None:
-        """Widen page tables or outputs, at least by half, so that the given numbers fit."""
-        self.page_table = _widened(self.page_table, num_pages)
-        self.outputs = _widened(self.outputs, num_outputs)
+        """Widen page tables or outputs to at least double, so that the given numbers fit."""
+        self.page_table = _widened(self.page_table, num_pages, self.num_slots_used)
+        self.outputs = _widened(self.outputs, num_outputs, self.num_slots_used)
 
 
-def _widened(table: NDArray[np.int32], width: int) -> NDArray[np.int32]:
+def _widened(table: NDArray[np.int32], width: int, num_slots_used: int) -> NDArray[np.int32]:
     if width <= table.shape[1]:
         return table
-    wider = np.zeros((table.shape[0], max(width, table.shape[1] * 3 // 2)), dtype=table.dtype)
-    wider[:, : table.shape[1]] = table
+    wider = np.zeros((table.shape[0], max(width, 2 * table.shape[1])), dtype=table.dtype)
+    # Slots that no row ever had stay untouched zeros, which take no memory.
+    wider[:num_slots_used, : table.shape[1]] = table[:num_slots_used]
     return wider
