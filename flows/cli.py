@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from blendserve_core.job.interrupt import Interrupted
 from blendserve_core.job.job import JobFailed
 from blendserve_core.shard.supervise import EngineError
+from blendserve_core.text.printable import printable
 
 FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
 
@@ -25,6 +26,7 @@ PREFECT_DEFAULTS = {
 # Loaded when called: asking for help should not wait for numba and pyarrow.
 COMMANDS = {
     "run": "Generate a text for every row of a dataset. The same command goes on where a stopped run ended.",
+    "run-batch": "Serve a file of requests in the format of OpenAI's batch API, and answer in that format.",
     "plan": "Plan a job and print the plan; nothing is generated.",
     "simulate": "Plan and run a workload on a cost model's clock, without an engine.",
     "demo": "Run a job on demo requests: classify, answer and write about passages of Python's documentation.",
@@ -37,7 +39,8 @@ app = App(
     default_parameter=Parameter(negative_iterable=()),
 )
 for name, help_text in COMMANDS.items():
-    app.command(f"flows.commands.{name}:{name}", name=name, help=help_text)
+    function = name.replace("-", "_")
+    app.command(f"flows.commands.{function}:{function}", name=name, help=help_text)
 
 
 def main() -> None:
@@ -60,7 +63,8 @@ def call(arguments: list[str]) -> int:
 
 
 def _complain(message: str, status: int) -> int:
-    print(f"blendserve: {message}", file=sys.stderr)
+    shown = "\n".join(printable(line) for line in message.splitlines())
+    print(f"blendserve: {shown}", file=sys.stderr)
     return status
 
 

@@ -32,3 +32,8 @@ def first_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator
             yield batch
         if num_left is not None:
             num_left -= batch.num_rows
+
+
+def listed(numbers: list[int], most: int = 5) -> str:
+    """The first few of a list that may run to thousands."""
+    return ", ".join(map(str, numbers[:most])) + (" and more" if len(numbers) > most else "")

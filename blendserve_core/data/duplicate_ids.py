@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from blendserve_core.data.arrays import null_mask, plain
+from blendserve_core.text.printable import quoted
 
 _NUM_NAMED = 5
 _NUM_LOOKED_UP = 1000
@@ -28,17 +30,19 @@ class DuplicateIds:
         ids = batch.column(self._column)
         self._hashes.append(_hash(ids)[~null_mask(ids)])
 
-    def refuse(self, parts: list[Path]) -> None:
-        """Raise ValueError naming ids that occur twice and their rows. ``parts`` hold the same rows again, in order."""
+    def refuse(self, parts: list[Path], describe_rows: Callable[[list[int]], str]) -> None:
+        """Raise ValueError naming ids that occur twice and where. ``parts`` hold the same rows again, in order."""
         hashes = np.sort(np.concatenate([np.zeros(0, dtype=np.uint64), *self._hashes]))
         repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])[:_NUM_LOOKED_UP]
         rows_by_id = self._rows_by_id(parts, repeated) if len(repeated) else {}
         duplicates = {name: rows for name, rows in rows_by_id.items() if len(rows) > 1}
         if duplicates:
-            named = "; ".join(f"{name!r} in rows {_listed(rows)}" for name, rows in list(duplicates.items())[:_NUM_NAMED])
+            named = "; ".join(
+                f"{quoted(name)} in {describe_rows(rows)}" for name, rows in list(duplicates.items())[:_NUM_NAMED]
+            )
             raise ValueError(
-                f"column {self._column!r}: ids that occur more than once: {named} (rows count from 0). Make them unique; "
-                "or leave the column unused with --column request_id= , and rows are told apart by their position."
+                f"column {self._column!r}: ids that occur more than once: {named}. Make them unique, or keep them "
+                "with --on-duplicate-id keep: rows are then told apart by their position."
             )
 
     def _rows_by_id(self, parts: list[Path], repeated: NDArray[np.uint64]) -> dict[Any, list[int]]:
@@ -57,7 +61,3 @@ def _hash(ids: pa.Array) -> NDArray[np.uint64]:
     series = pl.from_arrow(plain(ids))
     assert isinstance(series, pl.Series)
     return series.hash().to_numpy()
-
-
-def _listed(rows: list[int]) -> str:
-    return ", ".join(map(str, rows[:_NUM_NAMED])) + (" and more" if len(rows) > _NUM_NAMED else "")

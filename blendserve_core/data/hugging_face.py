@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from blendserve_core.data.batches import first_rows, rows_of_size
+from blendserve_core.data.batches import first_rows, listed, rows_of_size
 from blendserve_core.data.files import JSONL_SUFFIXES, PARQUET_SUFFIXES
 from blendserve_core.data.parquet_types import as_parquet_stores
 from blendserve_core.data.unify import conform
@@ -51,6 +51,9 @@ class HuggingFaceSource:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         return first_rows(self._all_batches(), self._limit)
+
+    def describe_rows(self, rows: list[int]) -> str:
+        return f"rows {listed(rows)} (counted from 0)"
 
     def _all_batches(self) -> Iterator[pa.RecordBatch]:
         for table in self._dataset.iter(batch_size=self._rows_per_batch()):

@@ -17,6 +17,7 @@ from blendserve_core.data.openai.lines import as_row, is_batch_line
 from blendserve_core.data.parquet_types import as_parquet_stores
 from blendserve_core.data.unify import NoCommonType, unify_schemas
 
+MAX_NAMED_ROWS = 5
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _UNREADABLE = (ValueError, TypeError, OverflowError, pa.ArrowException)
@@ -65,9 +66,19 @@ class JsonlSource:
         batches = (pa.RecordBatch.from_struct_array(_rows(lines, row_type)) for lines in self._chunks())
         return first_rows(batches, self._limit)
 
+    def describe_rows(self, rows: list[int]) -> str:
+        """Files and lines, found by reading them again."""
+        wanted = set(rows[:MAX_NAMED_ROWS])
+        lines = (line for file in self._files for line in _lines(file))
+        places = (line.place for row, line in zip(range(max(wanted) + 1), lines, strict=False) if row in wanted)
+        return "; ".join(places) + (" and more" if len(rows) > MAX_NAMED_ROWS else "")
+
     def _read_schema(self) -> pa.Schema:
         schemas = ((lines[0].place, _schema_of(lines)) for lines in self._chunks())
-        return as_parquet_stores(unify_schemas(schemas, exact=False))
+        schema = unify_schemas(schemas, exact=False)
+        if not schema.names:
+            raise ValueError(f"{', '.join(file.path for file in self._files[:3])}: no requests in it")
+        return as_parquet_stores(schema)
 
     def _chunks(self) -> Iterator[list[Line]]:
         lines = (line for file in self._files for line in _lines(file))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from reprlib import repr as short
 from typing import Any
+
+from blendserve_core.text.printable import quoted
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -27,11 +28,11 @@ def _to_message(number: int, item: Any) -> dict[str, Any]:
     if isinstance(item, list) and all(isinstance(pair, tuple) for pair in item):  # an Arrow map
         item = dict(item)
     if not isinstance(item, dict):
-        raise ValueError(f"message {number} is {short(item)}, not an object with role and content")
+        raise ValueError(f"message {number} is {quoted(item)}, not an object with role and content")
     message = {key: _decoded(number, value) for key, value in item.items() if value is not None}
     role = message.get("role")
     if role not in ROLES:
-        raise ValueError(f"message {number} has role {short(role)}; known roles: {', '.join(ROLES)}")
+        raise ValueError(f"message {number} has role {quoted(role)}; known roles: {', '.join(ROLES)}")
     if "content" not in message and "tool_calls" not in message:
         raise ValueError(f"message {number} has no content")
     message["content"] = _to_text(number, message.get("content", ""))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from blendserve_core.data.batches import first_rows, num_batch_rows
+from blendserve_core.data.batches import first_rows, listed, num_batch_rows
 from blendserve_core.data.files import InputFile, digest_of
 from blendserve_core.data.unify import conform, unify_schemas
 from blendserve_core.data.views import without_views
@@ -30,6 +30,9 @@ class ParquetSource:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         return first_rows(self._all_batches(), self._limit)
+
+    def describe_rows(self, rows: list[int]) -> str:
+        return f"rows {listed(rows)} (counted from 0)"
 
     def _all_batches(self) -> Iterator[pa.RecordBatch]:
         for file in self._files:

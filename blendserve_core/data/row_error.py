@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from blendserve_core.text.printable import printable
+
 ErrorType = Literal[
-    "invalid_prompt", "invalid_messages", "invalid_parameter", "unsupported_url", "context_length_exceeded", "engine_error"
+    "invalid_prompt",
+    "invalid_messages",
+    "invalid_parameter",
+    "invalid_response_format",
+    "unsupported_response_format",
+    "unsupported_url",
+    "context_length_exceeded",
+    "engine_error",
 ]
 Stage = Literal["stage", "generate"]
 
@@ -18,3 +27,7 @@ class RowError:
     type: ErrorType
     message: str
     stage: Stage = "stage"
+
+    def __post_init__(self) -> None:
+        """Messages may hold words of the row itself, or of a chat template."""
+        object.__setattr__(self, "message", printable(self.message))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from reprlib import repr as short
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,10 @@ from numpy.typing import NDArray
 
 from blendserve_core.data.arrays import null_mask, plain, values
 from blendserve_core.data.columns import EXPECTED_OUTPUT_TOKENS
+from blendserve_core.data.format_columns import read_formats
 from blendserve_core.data.row_error import RowError
+from blendserve_core.text.printable import quoted
+from blendserve_core.structured.formats import ResponseFormat
 from schemas.parameters import SamplingDefaults
 
 MAX_SAMPLES_PER_ROW = 1024
@@ -49,7 +51,7 @@ _RANGES = {
 
 @dataclass(frozen=True, slots=True)
 class RowSampling:
-    """Sampling of a batch's rows; every array is [num_rows], and so is the list of stop token ids.
+    """Sampling of a batch's rows; every array and list is [num_rows].
 
     ``numbers`` holds the parameters of that name (``logprobs`` is -1 for none, ``expected_output_tokens`` 0).
     ``seed`` has its 64 bits exactly, and counts where ``has_seed``. Values of rows in ``errors`` mean nothing.
@@ -61,6 +63,7 @@ class RowSampling:
     ignore_eos: NDArray[np.bool_]
     stops: list[tuple[str, ...]]
     stop_token_ids: list[tuple[int, ...]]
+    response_formats: list[ResponseFormat | None]
     errors: dict[int, RowError] = field(default_factory=dict)
 
 
@@ -80,6 +83,7 @@ def read_sampling(batch: pa.RecordBatch, columns: dict[str, str], defaults: Samp
         stop_token_ids=_stop_token_ids(
             own.get("stop_token_ids"), batch.num_rows, tuple(defaults.stop_token_ids), vocab_size, errors
         ),
+        response_formats=read_formats(own.get("response_format"), batch.num_rows, defaults.response_format, errors),
         errors=errors,
     )
 
@@ -140,7 +144,7 @@ def _stops(
             found.append(stops)
             continue
         found.append(())
-        _add(errors, row, f"stop is {short(value)}; it must be strings that are not empty")
+        _add(errors, row, f"stop is {quoted(value)}; it must be strings that are not empty")
     return found
 
 
@@ -156,7 +160,7 @@ def _stop_token_ids(
             found.append(token_ids)
             continue
         found.append(())
-        _add(errors, row, f"stop_token_ids is {short(value)}; each must be from 0 to {vocab_size - 1}")
+        _add(errors, row, f"stop_token_ids is {quoted(value)}; each must be from 0 to {vocab_size - 1}")
     return found
 
 

@@ -30,6 +30,10 @@ class Source(Protocol):
 
     def batches(self) -> Iterator[pa.RecordBatch]: ...
 
+    def describe_rows(self, rows: list[int]) -> str:
+        """Where the user finds these rows."""
+        ...
+
 
 def open_source(parameters: JobParameters) -> Source:
     """Find the requests of a job and check that they can be read; their rows are not read yet.

@@ -23,6 +23,8 @@ from blendserve_core.data.row_error import RowError
 from blendserve_core.data.sampling_columns import RowSampling, read_sampling
 from blendserve_core.data.source import Source
 from blendserve_core.data.staged_files import MANIFEST_FILE, ErrorWriter, TokenWriter, clear, input_parts
+from blendserve_core.structured.checker import FormatChecker
+from blendserve_core.structured.formats import read_format
 from blendserve_core.text.tokenizer import PromptTokenizer
 from schemas.manifest import StageManifest
 from schemas.parameters import JobParameters, SamplingDefaults
@@ -51,10 +53,13 @@ def stage(
     columns = resolve_columns(source.schema, parameters.columns)
     has_request_id = columns.request_id is not None or "request_id" in source.schema.names
     output_schema(source.schema, has_request_id=has_request_id, wants_logprobs=True)
-    _check_defaults(parameters.sampling)
-    folder.mkdir(parents=True, exist_ok=True)
-    clear(folder)
-    num_rows, num_errors, requests = _stage_rows(parameters, source, columns, tokenizer, max_context_tokens, folder)
+    with FormatChecker(tokenizer.folder) as formats:
+        _check_defaults(parameters.sampling, formats)
+        folder.mkdir(parents=True, exist_ok=True)
+        clear(folder)
+        num_rows, num_errors, requests = _stage_rows(
+            parameters, source, columns, tokenizer, formats, max_context_tokens, folder
+        )
     table = requests.finish(folder)
     manifest = StageManifest(
         num_requests=num_rows,
@@ -74,6 +79,7 @@ def _stage_rows(
     source: Source,
     columns: Columns,
     tokenizer: PromptTokenizer,
+    formats: FormatChecker,
     max_context_tokens: int,
     folder: Path,
 ) -> tuple[int, int, RequestColumns]:
@@ -83,7 +89,7 @@ def _stage_rows(
     ids = DuplicateIds(columns.request_id) if columns.request_id and parameters.on_duplicate_id == "error" else None
     with RollingWriter(folder, "input", source.schema) as inputs, TokenWriter(folder) as tokens, ErrorWriter(folder) as bad:
         for batch in source.batches():
-            staged = _stage_batch(batch, columns, parameters, tokenizer, max_context_tokens)
+            staged = _stage_batch(batch, columns, parameters, tokenizer, formats, max_context_tokens)
             starts = tokens.num_tokens + np.cumsum(staged.lens) - staged.lens
             requests.add(num_rows, np.flatnonzero(staged.lens), starts, staged.lens, staged.max_tokens, staged.sampling)
             tokens.write(staged.token_ids)
@@ -93,7 +99,7 @@ def _stage_rows(
                 ids.add(batch)
             num_rows += batch.num_rows
     if ids:
-        ids.refuse(input_parts(folder))
+        ids.refuse(input_parts(folder), source.describe_rows)
     return num_rows, bad.num_errors, requests
 
 
@@ -102,10 +108,12 @@ def _stage_batch(
     columns: Columns,
     parameters: JobParameters,
     tokenizer: PromptTokenizer,
+    formats: FormatChecker,
     max_context_tokens: int,
 ) -> _StagedBatch:
     requests = read_requests(batch) if columns.prompt_kind == "body" else Requests(batch, errors={})
     sampling = read_sampling(requests.rows, columns.sampling, parameters.sampling, tokenizer.vocab_size)
+    formats.check(sampling.response_formats, sampling.errors)
     prompts = read_prompts(requests.rows, columns, tokenizer, skipped=requests.errors | sampling.errors)
     max_tokens = sampling.numbers["max_tokens"]
     lens, token_ids, too_long = fit_context(
@@ -120,6 +128,9 @@ def _stage_batch(
     )
 
 
-def _check_defaults(defaults: SamplingDefaults) -> None:
+def _check_defaults(defaults: SamplingDefaults, formats: FormatChecker) -> None:
     if "" in defaults.stop:
         raise ValueError("sampling.stop: a stop string must not be empty")
+    shared = None if defaults.response_format is None else read_format(defaults.response_format)
+    if shared is not None and (problem := formats.problem(shared)) is not None:
+        raise ValueError(f"sampling.response_format: {problem.message}")

@@ -6,6 +6,7 @@ import sys
 
 from blendserve_core.job.job import Job
 from blendserve_core.job.outputs import sample_texts
+from blendserve_core.text.printable import printable
 from schemas.manifest import Manifest
 
 SHOWN_CHARACTERS = 300
@@ -33,5 +34,4 @@ def _summary(job: Job, manifest: Manifest) -> str:
 
 
 def _shorten(text: str) -> str:
-    one_line = " ".join(text.split())
-    return one_line if len(one_line) <= SHOWN_CHARACTERS else one_line[:SHOWN_CHARACTERS] + " ..."
+    return printable(" ".join(text.split()), SHOWN_CHARACTERS)

@@ -36,8 +36,9 @@ def test_duplicate_ids_are_refused_by_name(tokenizer, tmp_path):
     assert not (tmp_path / "staged" / "manifest.json").exists()
 
 
-def test_duplicate_ids_are_kept_where_the_column_is_left_unused(run_case):
-    published, errors = run_case("duplicate_ids.parquet", columns={"request_id": ""})
+@pytest.mark.parametrize("options", [{"columns": {"request_id": ""}}, {"on_duplicate_id": "keep"}])
+def test_duplicate_ids_are_kept_where_asked_for(run_case, options):
+    published, errors = run_case("duplicate_ids.parquet", **options)
     assert published.column("request_id").to_pylist() == ["x", "y", "x", "z", "z"]
     assert published.column("output_text").to_pylist() == [f"answer {row}.0" for row in range(5)]
     assert not errors
@@ -71,6 +72,19 @@ def test_a_prompt_longer_than_the_context_is_an_error_of_its_row_alone(run_case)
     assert published.column("finish_reason").to_pylist() == ["stop", "error", "stop"]
     assert "fit the context of 8192" in errors[1]
     assert published.column("error").to_pylist()[1]["type"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_prompt_longer_than_the_context_is_cut_where_asked_for(run_case, tokenizer, tmp_path, side):
+    published, errors = run_case("overlong_prompt.parquet", on_too_long=f"truncate-{side}", sampling={"max_tokens": 192})
+    assert (published.column("finish_reason").to_pylist(), errors) == (["stop"] * 3, {})
+    requests = RequestTable.load(tmp_path / "staged")
+    prompt = published.column("prompt").to_pylist()[1]
+    kept = prompt[-8000:] if side == "left" else prompt[:8000]
+    assert tokenizer.decode(requests.prompt(1).tolist()) == kept
+    assert requests.num_prompt_tokens.tolist() == [len(text) for text in (published.column("prompt")[0].as_py(), kept)] + [
+        len(published.column("prompt")[2].as_py())
+    ]
 
 
 def test_sampling_parameters_at_the_edges(run_case, tmp_path):

@@ -178,7 +178,7 @@ def test_a_prompt_column_of_nulls_is_an_error_on_every_row(tokenizer, tmp_path):
 
 def test_duplicate_ids_are_found_across_parts_and_types(tokenizer, tmp_path):
     ids = pa.array([5, None, 6, None, 5]).dictionary_encode()
-    with pytest.raises(ValueError, match=r"5 in rows 0, 4 \(rows count from 0\)"):
+    with pytest.raises(ValueError, match=r"5 in rows 0, 4 \(counted from 0\)"):
         stage_rows(pa.table({"prompt": ["a"] * 5, "request_id": ids}), tokenizer, tmp_path)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from reprlib import repr as short
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from blendserve_core.data.openai.fields import (
 )  # fmt: skip
 from blendserve_core.data.openai.lines import BODY, METHOD, URL
 from blendserve_core.data.row_error import ErrorType, RowError
+from blendserve_core.text.printable import quoted
 
 CHAT_URL, COMPLETIONS_URL = "/v1/chat/completions", "/v1/completions"
 # What that API gives a completion without max_tokens.
@@ -87,9 +87,9 @@ def _to_columns(url: str | None, method: str | None, text: str | None) -> dict[s
     body = _parse(text)
     endpoint = url_of(url, body)
     if endpoint not in _READERS:
-        raise _BadRequest("unsupported_url", f"url is {short(endpoint)}; served are {', '.join(_READERS)}")
+        raise _BadRequest("unsupported_url", f"url is {quoted(endpoint)}; served are {', '.join(_READERS)}")
     if method not in (None, "POST"):
-        raise _BadRequest("invalid_parameter", f"method is {short(method)}; it must be POST")
+        raise _BadRequest("invalid_parameter", f"method is {quoted(method)}; it must be POST")
     own_names, read = _READERS[endpoint]
     try:
         refuse_others(body, own_names)
@@ -109,7 +109,7 @@ def _parse(text: str | None) -> Body:
     except ValueError as error:
         raise _BadRequest("invalid_parameter", f"body is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise _BadRequest("invalid_parameter", f"body is {short(body)}, not an object")
+        raise _BadRequest("invalid_parameter", f"body is {quoted(body)}, not an object")
     return body
 
 
@@ -150,7 +150,7 @@ def _prompt(prompt: Any) -> dict[str, Any]:
         return {"prompt": prompt}
     if isinstance(prompt, list) and prompt and not any(isinstance(item, str | list) for item in prompt):
         return {"prompt_token_ids": to_token_ids("prompt", prompt)}
-    raise _BadRequest("invalid_prompt", f"prompt is {short(prompt)}; it must be one text, or one list of token ids")
+    raise _BadRequest("invalid_prompt", f"prompt is {quoted(prompt)}; it must be one text, or one list of token ids")
 
 
 _READERS: dict[str, tuple[frozenset[str], Callable[[Body], dict[str, Any]]]] = {

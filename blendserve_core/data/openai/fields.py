@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from reprlib import repr as short
 from typing import Any
+
+from blendserve_core.text.printable import quoted
 
 Body = dict[str, Any]
 _INT64 = range(-(2**63), 2**63)
@@ -39,39 +40,39 @@ def to_whole(name: str, value: Any) -> int:
     """A whole number of 64 bits, also one written as 8.0. Raises ValueError."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or value != value // 1 or int(value) not in _INT64:
-        raise ValueError(f"{name} is {short(value)}; it must be a whole number of 64 bits")
+        raise ValueError(f"{name} is {quoted(value)}; it must be a whole number of 64 bits")
     return int(value)
 
 
 def to_number(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or (isinstance(value, int) and value not in _INT64):
-        raise ValueError(f"{name} is {short(value)}; it must be a number")
+        raise ValueError(f"{name} is {quoted(value)}; it must be a number")
     return float(value)
 
 
 def to_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{name} is {short(value)}; it must be true or false")
+        raise ValueError(f"{name} is {quoted(value)}; it must be true or false")
     return value
 
 
 def to_stops(name: str, value: Any) -> list[str]:
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise ValueError(f"{name} is {short(value)}; it must be a string or a list of strings")
+        raise ValueError(f"{name} is {quoted(value)}; it must be a string or a list of strings")
     return stops
 
 
 def to_token_ids(name: str, value: Any) -> list[int]:
     if not isinstance(value, list):
-        raise ValueError(f"{name} is {short(value)}; it must be a list of token ids")
+        raise ValueError(f"{name} is {quoted(value)}; it must be a list of token ids")
     return [to_whole(name, token_id) for token_id in value]
 
 
 def to_json(name: str, value: Any) -> str:
     """An object, as JSON text."""
     if not isinstance(value, dict):
-        raise ValueError(f"{name} is {short(value)}; it must be an object")
+        raise ValueError(f"{name} is {quoted(value)}; it must be an object")
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -98,9 +99,9 @@ def refuse_others(body: Body, own: frozenset[str]) -> None:
     """Raises ValueError naming every parameter that is unknown, or that a batch cannot serve with this value."""
     served = SHARED.keys() | own | IGNORED | {"logprobs"}
     others = {name: value for name, value in body.items() if name not in served and value is not None}
-    unknown = [short(name) for name in others if name not in NEUTRAL]
+    unknown = [quoted(name) for name in others if name not in NEUTRAL]
     unserved = [
-        f"{name} {short(value)} is not served" for name, value in others.items() if value not in NEUTRAL.get(name, (value,))
+        f"{name} {quoted(value)} is not served" for name, value in others.items() if value not in NEUTRAL.get(name, (value,))
     ]
     problems = [f"unknown parameters: {', '.join(unknown)}"] if unknown else []
     if problems or unserved:
