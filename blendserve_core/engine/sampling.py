@@ -99,7 +99,7 @@ def _rows(tensor: Tensor, is_chosen: NDArray[np.bool_]) -> Tensor:
 
 def _draw_from_all(logits: Tensor, parameters: RowParameters) -> NDArray[np.int64]:
     weights = (logits - logits.amax(dim=-1, keepdim=True)).exp_()
-    return _invert(_cut_min_p(weights, parameters), torch.from_numpy(parameters.uniform)).numpy()
+    return invert_cumulative(_cut_min_p(weights, parameters), torch.from_numpy(parameters.uniform)).numpy()
 
 
 def _draw_truncated(logits: Tensor, parameters: RowParameters) -> NDArray[np.int64]:
@@ -126,7 +126,7 @@ def _draw_from_cut(logits: Tensor, parameters: RowParameters, width: int) -> tup
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     # The token that crosses the threshold is kept; so the likeliest always is.
     weights.masked_fill_(cumulative - weights >= threshold, 0.0)
-    chosen = _invert(_cut_min_p(weights, parameters), torch.from_numpy(parameters.uniform))
+    chosen = invert_cumulative(_cut_min_p(weights, parameters), torch.from_numpy(parameters.uniform))
     is_whole = (top_k > 0) | (cumulative[:, -1:] >= threshold) | (width >= logits.shape[1])
     return top_ids.gather(1, chosen[:, None])[:, 0].numpy(), is_whole[:, 0].numpy()
 
@@ -138,14 +138,14 @@ def _cut_min_p(weights: Tensor, parameters: RowParameters) -> Tensor:
     return weights.masked_fill_(weights < torch.from_numpy(parameters.min_p)[:, None], 0.0)
 
 
-def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
+def invert_cumulative(weights: Tensor, uniform: Tensor) -> Tensor:
     """Index at which the cumulative ``weights`` [N, M] pass the share ``uniform`` [N] of their sum, [N] int64.
 
     Summed by blocks, so that a whole vocabulary need not be accumulated in float64.
     """
     blocks = F.pad(weights, (0, -weights.shape[1] % BLOCK_SIZE)).unflatten(1, (-1, BLOCK_SIZE))
     block, uniform = _invert_exactly(blocks.sum(dim=-1), uniform)
-    within, _ = _invert_exactly(blocks[torch.arange(len(blocks)), block], uniform)
+    within, _ = _invert_exactly(blocks[torch.arange(len(blocks), device=blocks.device), block], uniform)
     return block * BLOCK_SIZE + within
 
 
