@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blendserve_core.data.durable import save_arrays, written_whole
+from blendserve_core.structured.formats import ResponseFormat
 
 TOKENS_FILE = "token_ids.npy"
 COLUMNS_FILE = "requests.npz"
 STOP_SETS_FILE = "stop_sets.json"
+RESPONSE_FORMATS_FILE = "response_formats.json"
+_BESIDE_COLUMNS = ("stop_sets", "response_formats")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class SamplingColumns:
     ``rng_key`` seeds the counter-based generator together with the token's position, so a request's text does not depend on
     what shares its batch. ``logprobs`` is -1 where none are asked for, else the number of top alternatives.
     ``stop_set`` indexes ``stop_sets`` (distinct tuples of stop strings; entry 0 is always the empty tuple).
+    ``response_format`` indexes ``response_formats`` (distinct ones), and is -1 where the text is free.
     """
 
     max_tokens: NDArray[np.int32]
@@ -43,7 +47,9 @@ class SamplingColumns:
     stop_token_indptr: NDArray[np.int64]
     stop_token_ids: NDArray[np.int32]
     stop_set: NDArray[np.int32]
+    response_format: NDArray[np.int32]
     stop_sets: tuple[tuple[str, ...], ...] = ((),)
+    response_formats: tuple[ResponseFormat, ...] = ()
 
     @classmethod
     def greedy(cls, num_requests: int, max_tokens: ArrayLike, **columns: ArrayLike) -> SamplingColumns:
@@ -63,6 +69,7 @@ class SamplingColumns:
             "rng_key": (np.arange(num_requests), np.uint64),
             "ignore_eos": (False, np.bool_),
             "logprobs": (-1, np.int32),
+            "response_format": (-1, np.int32),
         }
         unknown = columns.keys() - defaults.keys()
         assert not unknown, f"no such columns: {unknown}"
@@ -107,20 +114,30 @@ class RequestTable:
             with written_whole(folder / TOKENS_FILE) as path, path.open("wb") as file:
                 np.save(file, self.token_ids)
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("token_ids", "sampling")}
-        sampling = {f.name: getattr(self.sampling, f.name) for f in fields(self.sampling) if f.name != "stop_sets"}
+        sampling = {f.name: getattr(self.sampling, f.name) for f in fields(self.sampling) if f.name not in _BESIDE_COLUMNS}
         save_arrays(folder / COLUMNS_FILE, **own, **sampling)
-        with written_whole(folder / STOP_SETS_FILE) as path:
-            path.write_text(json.dumps(self.sampling.stop_sets), encoding="utf-8")
+        for name, values in (
+            (STOP_SETS_FILE, self.sampling.stop_sets),
+            (RESPONSE_FORMATS_FILE, self.sampling.response_formats),
+        ):
+            with written_whole(folder / name) as path:
+                path.write_text(json.dumps(values), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> RequestTable:
         """Read a table written by :meth:`save`; columns are read whole, token ids are memory-mapped."""
         with np.load(folder / COLUMNS_FILE) as columns:
             own = {f.name: columns[f.name] for f in fields(cls) if f.name not in ("token_ids", "sampling")}
-            sampling = {f.name: columns[f.name] for f in fields(SamplingColumns) if f.name != "stop_sets"}
+            sampling = {f.name: columns[f.name] for f in fields(SamplingColumns) if f.name not in _BESIDE_COLUMNS}
         stop_sets = tuple(tuple(stops) for stops in json.loads((folder / STOP_SETS_FILE).read_text(encoding="utf-8")))
         token_ids = np.load(folder / TOKENS_FILE, mmap_mode="r")
-        return cls(**own, token_ids=token_ids, sampling=SamplingColumns(**sampling, stop_sets=stop_sets))
+        sampling = SamplingColumns(**sampling, stop_sets=stop_sets, response_formats=load_response_formats(folder))
+        return cls(**own, token_ids=token_ids, sampling=sampling)
+
+
+def load_response_formats(folder: Path) -> tuple[ResponseFormat, ...]:
+    """The formats of a saved table, without the table."""
+    return tuple(ResponseFormat(*found) for found in json.loads((folder / RESPONSE_FORMATS_FILE).read_text(encoding="utf-8")))
 
 
 def _is_memory_map_of(array: NDArray[np.int32], path: Path) -> bool:

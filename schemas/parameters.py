@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 PolicyName = Literal["first-come", "depth-first", "random", "blend-paper", "blend"]
 DtypeName = Literal["bfloat16", "float32"]
@@ -35,6 +37,14 @@ class SamplingDefaults(BaseModel):
     n: int = Field(default=1, ge=1, description="Samples per row")
     ignore_eos: bool = Field(default=False, description="Go on to max_tokens whatever the model says")
     logprobs: int | None = Field(default=None, ge=0, le=20, description="Top log-probabilities to keep per token")
+    response_format: str | None = Field(
+        default=None, description='What texts must look like, as JSON text: a json_schema, json_object, regex or grammar'
+    )
+
+    @field_validator("response_format", mode="before")
+    @classmethod
+    def _as_json_text(cls, value: Any) -> Any:
+        return json.dumps(value) if isinstance(value, Mapping) else value
 
 
 class EngineOptions(BaseModel):

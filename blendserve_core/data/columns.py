@@ -125,6 +125,10 @@ def _is_stop(data_type: pa.DataType) -> bool:
     return is_text(data_type) or _is_list_of(is_text)(data_type)
 
 
+def _is_format(data_type: pa.DataType) -> bool:
+    return is_string(data_type) or pat.is_struct(data_type)
+
+
 def _is_scalar(data_type: pa.DataType) -> bool:
     return not pat.is_nested(data_type)
 
@@ -137,4 +141,5 @@ _WANTED: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "stop": (_is_stop, "lists of strings, or text"),
     "stop_token_ids": (_is_list_of(pat.is_integer), "lists of integers"),
     "ignore_eos": (pat.is_boolean, "booleans"),
+    "response_format": (_is_format, "structs, or the same as JSON text"),
 }

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from blendserve_core.data.rng_keys import rng_keys
 from blendserve_core.data.sampling_columns import RowSampling
 from blendserve_core.requests import TOKENS_FILE, RequestTable, SamplingColumns
+from blendserve_core.structured.formats import ResponseFormat
 
 _DTYPES: dict[str, type[np.generic]] = {
     "row": np.int64, "sample_index": np.int32, "prompt_start": np.int64, "num_prompt_tokens": np.int32,
     "max_tokens": np.int32, "temperature": np.float32, "top_p": np.float32, "top_k": np.int32, "min_p": np.float32,
     "repetition_penalty": np.float32, "presence_penalty": np.float32, "frequency_penalty": np.float32,
-    "rng_key": np.uint64, "ignore_eos": np.bool_, "logprobs": np.int32, "stop_set": np.int32,
+    "rng_key": np.uint64, "ignore_eos": np.bool_, "logprobs": np.int32, "stop_set": np.int32, "response_format": np.int32,
     "num_stop_tokens": np.int64, "stop_token_ids": np.int32,
 }  # fmt: skip
 _OF_TABLE = ("row", "sample_index", "prompt_start", "num_prompt_tokens")
@@ -32,6 +33,7 @@ class RequestColumns:
         self._run_seed = run_seed
         self._chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in _DTYPES}
         self._stop_sets: dict[tuple[str, ...], int] = {(): 0}
+        self._response_formats: dict[ResponseFormat, int] = {}
         self.num_requests = 0
         self.num_prompt_tokens = 0
 
@@ -60,6 +62,7 @@ class RequestColumns:
             "rng_key": rng_keys(sampling.seed[of], sampling.has_seed[of], rows, sample_index, self._run_seed),
             "ignore_eos": sampling.ignore_eos[of],
             "stop_set": [self._stop_set(sampling.stops[i]) for i in of],
+            "response_format": [self._response_format(sampling.response_formats[i]) for i in of],
             "num_stop_tokens": [len(ids) for ids in stop_token_ids],
             "stop_token_ids": [token_id for ids in stop_token_ids for token_id in ids],
         } | {name: sampling.numbers[name][of] for name in _NUMBERS}
@@ -73,7 +76,12 @@ class RequestColumns:
         joined = {name: self._join(name) for name in _DTYPES}
         indptr = np.concatenate([[0], np.cumsum(joined.pop("num_stop_tokens"))]).astype(np.int64)
         own = {name: joined.pop(name) for name in _OF_TABLE}
-        sampling = SamplingColumns(**joined, stop_token_indptr=indptr, stop_sets=tuple(self._stop_sets))
+        sampling = SamplingColumns(
+            **joined,
+            stop_token_indptr=indptr,
+            stop_sets=tuple(self._stop_sets),
+            response_formats=tuple(self._response_formats),
+        )
         token_ids = np.load(folder / TOKENS_FILE, mmap_mode="r")
         table = RequestTable(**own, token_ids=token_ids, sampling=sampling)
         table.save(folder)
@@ -82,6 +90,11 @@ class RequestColumns:
     def _join(self, name: str) -> NDArray[Any]:
         """Concatenate a column's chunks, and let go of them."""
         return np.concatenate([np.zeros(0, dtype=_DTYPES[name]), *self._chunks.pop(name)])
+
+    def _response_format(self, response_format: ResponseFormat | None) -> int:
+        if response_format is None:
+            return -1
+        return self._response_formats.setdefault(response_format, len(self._response_formats))
 
     def _stop_set(self, stops: tuple[str, ...]) -> int:
         return self._stop_sets.setdefault(stops, len(self._stop_sets))

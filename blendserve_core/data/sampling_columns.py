@@ -16,8 +16,8 @@ from blendserve_core.data.arrays import null_mask, plain, values
 from blendserve_core.data.columns import EXPECTED_OUTPUT_TOKENS
 from blendserve_core.data.format_columns import read_formats
 from blendserve_core.data.row_error import RowError
-from blendserve_core.text.printable import quoted
 from blendserve_core.structured.formats import ResponseFormat
+from blendserve_core.text.printable import quoted
 from schemas.parameters import SamplingDefaults
 
 MAX_SAMPLES_PER_ROW = 1024

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from blendserve_core.data.durable import put_in_place, temporary_path
 from blendserve_core.data.generation import Generation, to_table
 from blendserve_core.data.rolling import parquet_writer
-from blendserve_core.requests import COLUMNS_FILE, STOP_SETS_FILE, TOKENS_FILE
+from blendserve_core.requests import COLUMNS_FILE, RESPONSE_FORMATS_FILE, STOP_SETS_FILE, TOKENS_FILE
 from schemas.arrow import GENERATION_SCHEMA
 
 ERRORS_FILE = "errors.parquet"
@@ -25,7 +25,7 @@ def input_parts(folder: Path) -> list[Path]:
 
 def clear(folder: Path) -> None:
     """Remove what an interrupted staging left; its manifest first, which says that the rest is whole."""
-    for name in (MANIFEST_FILE, ERRORS_FILE, TOKENS_FILE, COLUMNS_FILE, STOP_SETS_FILE):
+    for name in (MANIFEST_FILE, ERRORS_FILE, TOKENS_FILE, COLUMNS_FILE, STOP_SETS_FILE, RESPONSE_FORMATS_FILE):
         (folder / name).unlink(missing_ok=True)
     for part in [*input_parts(folder), *folder.glob(".*.tmp")]:
         part.unlink()

@@ -15,6 +15,7 @@ from blendserve_core.engine.cpu.native.choice import choose_kernels
 from blendserve_core.engine.cpu.native.kernels import NativeKernels
 from blendserve_core.engine.cpu.native.ops import NativeOps
 from blendserve_core.engine.cpu.ops import PackedOps
+from blendserve_core.engine.grammars import load_grammars
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.weights import load_decoder
 from blendserve_core.requests import RequestTable
@@ -45,7 +46,8 @@ def load_cpu_executor(
     model = load_decoder(model_folder, PackedOps() if kernels is None else NativeOps(kernels), number_format)
     capacity = plan_capacity(config, requests, number_format, options, free_memory_bytes() // num_engines)
     attention = make_attention(kernels, config, capacity, number_format)
-    return CpuExecutor(model, attention, requests, capacity)
+    grammars = load_grammars(model_folder, requests, torch.get_num_threads())
+    return CpuExecutor(model, attention, requests, capacity, grammars)
 
 
 def free_memory_bytes(cgroup_limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:

@@ -8,16 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from blendserve_core.engine.outputs import new_outputs
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.step import StepPlan
 
 
 class Penalties:
-    """Keeps the outputs of penalised sequences, as the steps feed them back in.
-
-    Every output token passes through a step before the next one is sampled, also when a retracted sequence is recomputed, so
-    the tokens at positions past the prompt are the whole history.
-    """
+    """Keeps the outputs of penalised sequences, as the steps feed them back in."""
 
     def __init__(self, requests: RequestTable) -> None:
         sampling = requests.sampling
@@ -31,13 +28,10 @@ class Penalties:
         """Drop the sequences that ended, then take in this step's output tokens."""
         for sequence in step.finished_seq_ids.tolist():
             self._outputs.pop(sequence, None)
-        for i in np.flatnonzero(self.is_penalised[step.seq_ids]).tolist():
-            sequence = int(step.seq_ids[i])
-            num_known = int(step.context_lens[i] - self._requests.num_prompt_tokens[sequence])
-            tokens = step.token_ids[step.token_indptr[i] : step.token_indptr[i + 1]]
+        for sequence, num_known, tokens in new_outputs(step, self._requests, self.is_penalised):
             outputs = self._outputs.setdefault(sequence, array("q"))
-            del outputs[max(num_known, 0) :]
-            outputs.extend(tokens[max(-num_known, 0) :].tolist())
+            del outputs[num_known:]
+            outputs.extend(tokens.tolist())
 
     def apply(self, logits: Tensor, seq_ids: NDArray[np.int64]) -> Tensor:
         """Penalised copy of ``logits`` [N, V] float32, one row per sequence; the same tensor where no row asks.

@@ -124,7 +124,11 @@ class Scheduler:
         sampled = step.rows[step.is_sampled]
         running.append_outputs(sampled, result.token_ids)
         reasons = self._finish_rules.reasons(
-            running.seq_ids[sampled], result.token_ids, running.num_outputs[sampled], running.max_outputs[sampled], stopped
+            running.seq_ids[sampled],
+            result.token_ids,
+            running.num_outputs[sampled],
+            running.max_outputs[sampled],
+            stopped | result.completed,
         )
         finished = [self._finish(int(sampled[i]), reason) for i, reason in reasons.items()]
         self._drop_rows(sampled[list(reasons)])

@@ -74,7 +74,8 @@ class StepResult:
     """What a step gave: one token per sampled row in step order, and the seconds it took (measured or modelled).
 
     ``compute_s`` and ``memory_s`` are the two resources' own times where the executor knows them, else None.
-    ``logprobs`` is None unless some sampled row asked for them.
+    ``logprobs`` is None unless some sampled row asked for them. ``completed`` requests have a text that is whole: their
+    format allows nothing more.
     """
 
     token_ids: NDArray[np.int32]
@@ -82,6 +83,7 @@ class StepResult:
     compute_s: float | None = None
     memory_s: float | None = None
     logprobs: Logprobs | None = None
+    completed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ class PromptTokenizer:
     """A model folder's tokenizer, with the few operations a batch job needs.
 
     ``eos_token_ids`` are the ids that end a text of their own accord. ``vocab_size`` is the number of ids the model knows,
-    which may be more than the tokenizer has names for.
+    which may be more than the tokenizer has names for. ``pretrained`` is transformers' own object.
     """
 
     def __init__(self, tokenizer: Any, eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = self.pretrained = tokenizer
+        self.folder = Path(tokenizer.name_or_path)
         self.eos_token_ids = eos_token_ids
         self.vocab_size = vocab_size
 
