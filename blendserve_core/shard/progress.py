@@ -60,7 +60,7 @@ class ProgressMeter:
             num_computed_tokens=self._num_computed_tokens,
             elapsed_s=self._last_beat - self._started,
             updated_at=time.time(),
-        ).write(self._path)
+        ).write(self._path, lasting=False)
 
     def manifest(self, rank: int, counters: Counters, engine_start_s: float, *, interrupted: bool) -> EngineManifest:
         """What this engine did; its clock started when the meter was made."""

@@ -10,13 +10,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from blendserve_core.data.durable import DiskFull
+from blendserve_core.data.file_lock import write_holder
+from blendserve_core.data.recover import recover
+from blendserve_core.shard.folder import GRACE_S, SPEC_FILE, engine_folder
 from schemas.manifest import EngineManifest, Progress
 from schemas.shard import EngineSpec
 
+WORKER_MODULE = "blendserve_core.shard.worker"
+# An engine's exit status when it could not write. It stands here because the worker's module is costly to import.
+DISK_IS_FULL = 74
 POLL_S = 0.2
-GRACE_S = 20.0
 LOG_TAIL_BYTES = 4000
 
 # Threads that spin while they wait for each other collapse when the machine is shared: steps took three times as long.
@@ -24,35 +28,57 @@ PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class EngineError(RuntimeError):
-    """An engine process ended without finishing its work. The message holds the end of its log."""
+    """A shard's work could not be finished. Rows that were finished are on disk; the same command goes on from there."""
+
+
+class EngineDied(EngineError):
+    """An engine process ended without finishing its work. The message holds the end of its log.
+
+    ``status`` is its exit status, negative for a signal.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def run_engine(spec: EngineSpec, on_progress: Callable[[Progress], None] | None = None) -> EngineManifest:
     """Run one engine to its end and return what it did. ``on_progress`` is called whenever the heartbeat changes.
 
     Whatever ends this call early (an exception, a cancelled flow) ends the engine too, after it has flushed what is finished.
-    Raises EngineError if the engine dies; rows it had finished are on disk.
+    Raises EngineDied if the engine dies, EngineError if one of an earlier run will not leave, and DiskFull.
     """
     folder = Path(spec.output_folder)
-    spec.write(folder / "spec.json")
-    (folder / "manifest.json").unlink(missing_ok=True)
+    with engine_folder(folder) as lock:
+        spec.write(folder / SPEC_FILE)
+        (folder / "manifest.json").unlink(missing_ok=True)
+        process = _start(folder, lock)
+        try:
+            write_holder(lock, process.pid)
+            _follow(process, folder / "progress.json", on_progress)
+        finally:
+            _end(process)
+        recover(folder)
+    if process.returncode == DISK_IS_FULL:
+        raise DiskFull(folder)
+    if process.returncode != 0 or not (folder / "manifest.json").exists():
+        raise EngineDied(_describe_death(spec, process.returncode, folder / "engine.log"), process.returncode)
+    return EngineManifest.read(folder / "manifest.json")
+
+
+def _start(folder: Path, lock: int) -> subprocess.Popen[bytes]:
+    """The process inherits the folder's lock: should this one die, the folder stays locked until the engine is gone too."""
     with (folder / "engine.log").open("ab") as log:
         # A session of its own keeps a Ctrl-C in the terminal from reaching the engine before we decide what it means.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "blendserve_core.shard.worker", str(folder / "spec.json"), str(os.getpid())],
+        return subprocess.Popen(
+            [sys.executable, "-m", WORKER_MODULE, str(folder / SPEC_FILE), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
             env={**PATIENT_THREADS, **os.environ},
+            pass_fds=(lock,),
         )
-    try:
-        _follow(process, folder / "progress.json", on_progress)
-    finally:
-        _end(process)
-    if process.returncode != 0 or not (folder / "manifest.json").exists():
-        raise EngineError(_describe_death(spec, process.returncode, folder / "engine.log"))
-    return EngineManifest.read(folder / "manifest.json")
 
 
 def _follow(process: subprocess.Popen[bytes], path: Path, on_progress: Callable[[Progress], None] | None) -> None:
@@ -61,17 +87,10 @@ def _follow(process: subprocess.Popen[bytes], path: Path, on_progress: Callable[
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=POLL_S)
             return
-        progress = _read_progress(path)
+        progress = Progress.read_if_whole(path)
         if progress is not None and progress != last and on_progress is not None:
             on_progress(progress)
         last = progress
-
-
-def _read_progress(path: Path) -> Progress | None:
-    try:
-        return Progress.read(path)
-    except (FileNotFoundError, ValidationError):
-        return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from zipfile import BadZipFile
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from blendserve_core.data.durable import save_arrays
 
 UNFINISHED_FILE = "unfinished.npz"
+KEEP_EVERY_S = 10.0
 
 
 def save_unfinished(folder: Path, outputs: dict[int, NDArray[np.int32]]) -> None:
@@ -26,6 +29,19 @@ def save_unfinished(folder: Path, outputs: dict[int, NDArray[np.int32]]) -> None
         indptr=np.concatenate([[0], np.cumsum(lens)]).astype(np.int64),
         token_ids=np.concatenate(list(outputs.values())),
     )
+
+
+class UnfinishedKeeper:
+    """Saves outputs so far every few seconds, so that an engine that is killed loses no more than that of a long text."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next_s = monotonic() + KEEP_EVERY_S
+
+    def keep_if_due(self, outputs_so_far: Callable[[], dict[int, NDArray[np.int32]]]) -> None:
+        if monotonic() >= self._next_s:
+            save_unfinished(self._folder, outputs_so_far())
+            self._next_s = monotonic() + KEEP_EVERY_S
 
 
 def load_unfinished(folders: list[Path]) -> dict[int, NDArray[np.int32]]:

@@ -20,7 +20,8 @@ CLAIMS_FOLDER = "claims"
 class Work:
     """An engine's work. ``order`` is what it starts with; :meth:`more` claims further packages, one at a time.
 
-    ``outputs_so_far`` are tokens of requests that an earlier engine began.
+    ``outputs_so_far`` are tokens of requests that an earlier engine began. Of ``num_held`` requests that are this shard's,
+    ``num_open`` are not finished.
     """
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -31,17 +32,19 @@ class Work:
         self.plan = Plan.load(Path(spec.plan_folder))
         self._claims = Claims(Path(spec.plan_folder) / CLAIMS_FOLDER, self.plan, spec.rank)
         self._is_open = ~finished_requests(self.requests, folders)
-        held = [self._requests_of(package) for package in self._claims.held()]
-        self.num_held = sum(map(len, held))
-        self.order = self._open(np.concatenate(held))
-        self._is_exhausted = False
+        held = np.concatenate([self._requests_of(package) for package in self._claims.held()])
+        self.num_held, self.num_open = len(held), len(self._open(held))
+        self.order = self._open(held if spec.suspects is None else np.array(spec.suspects, dtype=np.int64))
+        self._is_exhausted = spec.suspects is not None
         if len(self.order) == 0 and (more := self.more()) is not None:
-            self.order, self.num_held = more, self.num_held + len(more)
+            self.order, self.num_held, self.num_open = more, self.num_held + len(more), len(more)
         self.outputs_so_far = self._resumable(load_unfinished(folders))
 
     @property
     def may_come(self) -> NDArray[np.int64]:
         """Everything that this engine may ever serve: what it starts with, then what may move."""
+        if self.spec.suspects is not None:
+            return self.order
         movable = [shard.in_packages(range(1, shard.num_packages + 1)) for shard in self.plan.shards]
         others = self._open(np.concatenate(movable))
         return np.concatenate([self.order, others[~np.isin(others, self.order)]])

@@ -1,7 +1,8 @@
 """The engine process of one shard: ``python -m blendserve_core.shard.worker SPEC.json PARENT_PID``.
 
-It needs no Prefect. Finished rows go to part files as they finish; a heartbeat tells the supervisor how far it is. Told to stop
-(SIGTERM, or its parent's death), it ends its step, writes what is done and what is half done, and leaves with status 0.
+It needs no Prefect. Finished rows go to disk as they finish; a heartbeat tells the supervisor how far it is. Told to stop
+(SIGTERM, or its parent's death), it ends its step, writes what is done and what is half done, and leaves with status 0. A full
+disk has a status of its own, because no other engine would fare better.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from blendserve_core.data.durable import NO_SPACE
 from blendserve_core.data.parts import PartWriter
 from blendserve_core.engine.cpu.calibrate import measure_cpu_once
 from blendserve_core.engine.load import load_cpu_executor
@@ -28,8 +30,10 @@ from blendserve_core.schedule.policy import AdmissionPolicy
 from blendserve_core.schedule.scheduler import Counters, Scheduler
 from blendserve_core.schedule.step import Executor
 from blendserve_core.shard.collect import Collector
+from blendserve_core.shard.in_flight import NotingExecutor, forget_in_flight
 from blendserve_core.shard.progress import ProgressMeter
-from blendserve_core.shard.unfinished import save_unfinished
+from blendserve_core.shard.supervise import DISK_IS_FULL
+from blendserve_core.shard.unfinished import UnfinishedKeeper, save_unfinished
 from blendserve_core.shard.work import Work
 from blendserve_core.text.tokenizer import PromptTokenizer
 from schemas.manifest import EngineManifest
@@ -66,19 +70,24 @@ def serve(work: Work, stop: StopFlag) -> EngineManifest:
     tokenizer = PromptTokenizer.load(model_folder)
     if spec.num_engines == 1:  # engines beside this one would be measured too
         measure_cpu_once(model_folder, spec.dtype, spec.engine)
-    with closing(load_cpu_executor(model_folder, work.requests, spec.dtype, spec.engine, spec.num_engines)) as executor:
-        policy, scheduler = _make_scheduler(work, executor, tokenizer.eos_token_ids)
+    executor = load_cpu_executor(model_folder, work.requests, spec.dtype, spec.engine, spec.num_engines)
+    with closing(NotingExecutor(executor, work.folder)) as noting:
+        policy, scheduler = _make_scheduler(work, noting, tokenizer.eos_token_ids)
         collector = Collector(work.requests, tokenizer, work.outputs_so_far)
         engine_start_s = time.time() - psutil.Process().create_time()
-        meter = ProgressMeter(work.folder / "progress.json", work.requests, work.num_held, work.num_held - len(work.order))
+        meter = ProgressMeter(work.folder / "progress.json", work.requests, work.num_held, work.num_held - work.num_open)
+        outputs_so_far = UnfinishedKeeper(work.folder)
         with PartWriter(work.folder) as parts:
-            for record in run_steps(scheduler, executor, collector.find_stopped):
+            for record in run_steps(scheduler, noting, collector.find_stopped):
                 parts.extend(collector.collect(record))
                 meter.count(record, scheduler.num_running)
+                outputs_so_far.keep_if_due(scheduler.unfinished_outputs)
                 if stop.is_set or meter.num_newly_finished >= (spec.stop_at_finished or float("inf")):
                     break
                 _take_over(work, policy, meter)
     save_unfinished(work.folder, scheduler.unfinished_outputs())
+    forget_in_flight(work.folder)
+    meter.beat("stopped" if stop.is_set else "done")
     return meter.manifest(spec.rank, scheduler.counters, engine_start_s, interrupted=stop.is_set)
 
 
@@ -89,10 +98,10 @@ def _take_over(work: Work, policy: AdmissionPolicy, meter: ProgressMeter) -> Non
         meter.expect(len(more))
 
 
-def nothing_left(work: Work) -> EngineManifest:
-    """Of a shard that earlier engines finished; no model is loaded for it."""
-    meter = ProgressMeter(work.folder / "progress.json", work.requests, work.num_held, work.num_held)
-    return meter.manifest(work.spec.rank, Counters(), engine_start_s=0.0, interrupted=False)
+def serve_nothing(work: Work, stop: StopFlag) -> EngineManifest:
+    """For a shard that earlier engines finished, or an engine that is told to stop before it began: no model is loaded."""
+    meter = ProgressMeter(work.folder / "progress.json", work.requests, work.num_held, work.num_held - work.num_open)
+    return meter.manifest(work.spec.rank, Counters(), engine_start_s=0.0, interrupted=stop.is_set)
 
 
 def _make_scheduler(work: Work, executor: Executor, eos_token_ids: tuple[int, ...]) -> tuple[AdmissionPolicy, Scheduler]:
@@ -113,9 +122,16 @@ def main(spec_path: str, parent_pid: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     stop = StopFlag()
     die_with_parent(int(parent_pid))
-    work = Work(EngineSpec.read(Path(spec_path)))
-    manifest = serve(work, stop) if len(work.order) else nothing_left(work)
-    manifest.write(work.folder / "manifest.json")
+    try:
+        work = Work(EngineSpec.read(Path(spec_path)))
+        is_needed = len(work.order) > 0 and not stop.is_set
+        manifest = serve(work, stop) if is_needed else serve_nothing(work, stop)
+        manifest.write(work.folder / "manifest.json")
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        logging.exception("the disk is full")
+        sys.exit(DISK_IS_FULL)
 
 
 if __name__ == "__main__":
