@@ -121,7 +121,7 @@ def _main(results: Results, folder: Path) -> list[str]:
     panels = {}
     for policy in ("depth-first", "blend"):
         row = results.find("main", label="#1", policy=policy, engine="overlapped", lengths="sampled")[0]
-        panels[policy] = {"compute busy": row["use"]["compute_s"], "memory busy": row["use"]["memory_s"]}
+        panels[policy] = {"compute busy": row["use"]["tc_s"], "memory busy": row["use"]["tm_s"]}
     _save(folder, "resources.svg", uses("Trace #1: how busy both resources are over the run", panels))
     return [*lines, "", "![throughput](throughput.svg)", "", "![resource use over time](resources.svg)", ""]
 

@@ -16,8 +16,9 @@ from evaluate_cases import Case
 from blendserve_core.perf.cost import CostModel, num_devices_for
 from blendserve_core.perf.hardware import a100_80gb
 from blendserve_core.perf.presets import model_spec
-from blendserve_core.sim.lengths import length_source, openvid_like
+from blendserve_core.sim.lengths import openvid_like
 from blendserve_core.sim.mix import MixTarget
+from blendserve_core.sim.request_file import length_source
 from blendserve_core.sim.simulate import Settings, simulate
 from blendserve_core.sim.steps import StepRecorder
 from blendserve_core.sim.workload import mixed_workload
@@ -75,7 +76,7 @@ def resource_use(recorder: StepRecorder) -> dict[str, list[float]]:
     end = np.cumsum(seconds)
     slices = np.minimum((end / end[-1] * NUM_BINS).astype(int), NUM_BINS - 1)
     total = np.maximum(np.bincount(slices, seconds, NUM_BINS), 1e-12)
-    busy = {name: np.bincount(slices, recorder.column(name), NUM_BINS) / total for name in ("compute_s", "memory_s")}
+    busy = {name: np.bincount(slices, recorder.column(name), NUM_BINS) / total for name in ("tc_s", "tm_s")}
     return {name: np.round(np.minimum(share, 1), 4).tolist() for name, share in busy.items()}
 
 
@@ -85,7 +86,7 @@ def loss_split(recorder: StepRecorder, cost: CostModel, reachable_s: float, num_
     A step loses what it takes beyond its share of ``combine(sum of Tc, sum of Tm)``: its bottleneck was not the run's. Those
     losses are split into ramp (before KV first fills to 90 %), tail (after the last prompt token) and what lies between.
     """
-    seconds, tc_s, tm_s = (recorder.column(name) for name in ("seconds", "compute_s", "memory_s"))
+    seconds, tc_s, tm_s = (recorder.column(name) for name in ("seconds", "tc_s", "tm_s"))
     held, prefill = recorder.column("kv_tokens_held"), recorder.column("num_prefill_tokens")
     balanced_s = float(cost.combine(tc_s.sum(), tm_s.sum()))
     shorter = 1.0 if cost.engine == "sequential" else cost.interference

@@ -65,8 +65,8 @@ class SimulatedExecutor:
                 kv_tokens_read=kv_tokens_read,
                 prefill_pairs=prefill_pairs,
                 seconds=seconds,
-                compute_s=compute_s,
-                memory_s=memory_s,
+                tc_s=compute_s,
+                tm_s=memory_s,
                 kv_tokens_held=self._kv_tokens_held(step),
             )
         return StepResult(self._sample(step), seconds, compute_s, memory_s)

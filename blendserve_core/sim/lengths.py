@@ -1,6 +1,6 @@
-"""Prompt and output lengths of traces: synthetic ones with the means the paper reports, and real ones from Parquet.
+"""Prompt and output lengths of synthetic traces, with the means and densities that the paper reports.
 
-The synthetic traces are ours, not recordings. One rule makes them all: lengths are log-normal, their means are those of the
+These traces are ours, not recordings. One rule makes them all: lengths are log-normal, their means are those of the
 paper's table of traces, and the spread of the outputs is the one that gives the trace the paper's compute density (the sum of
 compute over the sum of memory time, shared prefixes computed once). Nothing is left to choose by what a schedule makes of it.
 
@@ -15,13 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 
@@ -96,31 +93,14 @@ def openvid_like(num_requests: int, rng: np.random.Generator, mean_output: int =
 
 def resample(lengths: Lengths, num_requests: int, rng: np.random.Generator) -> Lengths:
     """``num_requests`` rows in random order, each row used equally often (give or take one)."""
-    if not len(lengths):
-        raise ValueError("the length trace has no rows to draw from")
-    return lengths.take(rng.permutation(len(lengths))[np.arange(num_requests) % len(lengths)])
+    return lengths.take(evenly(len(lengths), num_requests, rng))
 
 
-def read_lengths(path: Path) -> Lengths:
-    """Lengths from a Parquet file with ``input_tokens`` and ``output_tokens``, and maybe a prefix.
-
-    The prefix is ``prefix_group`` (any type, null for none) and ``shared_prefix_tokens``. Raises ValueError for a missing
-    column and for a length below 1.
-    """
-    names = pq.read_schema(path).names
-    for name in ("input_tokens", "output_tokens"):
-        if name not in names:
-            raise ValueError(f"{path} has no column {name!r}; it has {', '.join(names)}")
-    prompts, outputs = _column(path, "input_tokens"), _column(path, "output_tokens")
-    if min(prompts.min(initial=1), outputs.min(initial=1)) < 1:
-        raise ValueError(f"{path} has a request with fewer than 1 input or output token; filter it out")
-    if not {"prefix_group", "shared_prefix_tokens"} <= set(names):
-        return _without_groups(prompts, outputs, num_system_tokens=0)
-    keys = pq.read_table(path, columns=["prefix_group"])["prefix_group"].combine_chunks()
-    codes = keys if hasattr(keys, "indices") else keys.dictionary_encode()
-    group = codes.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-    prefix = np.minimum(_column(path, "shared_prefix_tokens"), prompts)
-    return Lengths(prompts, outputs, group, np.where(group < 0, 0, prefix).astype(np.int32))
+def evenly(num_rows: int, num_requests: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """``num_requests`` of the numbers below ``num_rows``, in random order and equally often (give or take one)."""
+    if not num_rows:
+        raise ValueError("the file has no rows to draw from")
+    return rng.permutation(num_rows)[np.arange(num_requests) % num_rows]
 
 
 SOURCES: dict[str, LengthSource] = {
@@ -129,15 +109,6 @@ SOURCES: dict[str, LengthSource] = {
     "mmlu": mmlu_like,
     "openvid": openvid_like,
 }
-
-
-def length_source(name_or_path: str) -> LengthSource:
-    """A synthetic trace by name, or a Parquet file's rows."""
-    if name_or_path in SOURCES:
-        return SOURCES[name_or_path]
-    if not Path(name_or_path).is_file():
-        raise ValueError(f"{name_or_path!r} is neither a synthetic trace ({', '.join(SOURCES)}) nor a Parquet file")
-    return partial(resample, read_lengths(Path(name_or_path)))
 
 
 def _lognormal(normal: NDArray[np.float64], mean: float, variation: float) -> NDArray[np.int32]:
@@ -171,7 +142,3 @@ def _lognormal_pairs(
 def _without_groups(prompts: NDArray[np.int32], outputs: NDArray[np.int32], num_system_tokens: int) -> Lengths:
     prefix = np.minimum(prompts, num_system_tokens).astype(np.int32)
     return Lengths(prompts, outputs, np.full(len(prompts), -1, np.int32), prefix, num_system_tokens)
-
-
-def _column(path: Path, name: str) -> NDArray[np.int32]:
-    return pq.read_table(path, columns=[name])[name].to_numpy().astype(np.int32)

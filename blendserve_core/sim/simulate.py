@@ -81,6 +81,7 @@ class _Simulator:
         self._cost = cost
         self._settings = settings
         self._tree = tree
+        self._recorder = recorder
         self._capacity = simulated_capacity(
             cost, max_step_tokens=settings.max_step_tokens, max_sequences=settings.max_sequences
         )
@@ -94,7 +95,7 @@ class _Simulator:
         if settings.policy not in PLANNED_BY_LENGTH:
             return [], estimate_lengths(self._tree, requests)
         sample = choose_sample(self._tree, requests, settings.sample_fraction, settings.seed)
-        parts = [self._warm_up(sample[rank :: settings.num_shards]) for rank in range(settings.num_shards)]
+        parts = [self._warm_up(rank, sample[rank :: settings.num_shards]) for rank in range(settings.num_shards)]
         return parts, estimate_lengths(self._tree, requests, observations(parts))
 
     def run_shards(self, plan: Plan, warm_up: list[Part]) -> list[Part]:
@@ -106,18 +107,24 @@ class _Simulator:
         return [self._run_shard(plan, shard.rank, shard.order[is_open[shard.order]], begun) for shard in plan.shards]
 
     def _run_shard(self, plan: Plan, rank: int, order: NDArray[np.int64], begun: dict[int, NDArray[np.int32]]) -> Part:
+        self._note_place(rank, is_warm_up=False)
         requests = self._workload.requests
         policy = make_policy(self._settings.policy, plan, order, requests, self._cost, self._capacity)
         is_mine = np.zeros(requests.num_requests, dtype=np.bool_)
         is_mine[order] = True
         return self._run(order, policy, {request: tokens for request, tokens in begun.items() if is_mine[request]})
 
-    def _warm_up(self, sample: NDArray[np.int64]) -> Part:
-        """Generate the sample depth first until most of it has ended."""
-        rank = np.empty(self._workload.requests.num_requests, dtype=np.int64)
-        rank[self._tree.request_order] = np.arange(len(rank))
-        order = sample[np.argsort(rank[sample])]
+    def _warm_up(self, rank: int, sample: NDArray[np.int64]) -> Part:
+        """Generate a shard's part of the sample depth first until most of it has ended."""
+        self._note_place(rank, is_warm_up=True)
+        position = np.empty(self._workload.requests.num_requests, dtype=np.int64)
+        position[self._tree.request_order] = np.arange(len(position))
+        order = sample[np.argsort(position[sample])]
         return self._run(order, OrderedAdmission(order), stop_at=int(np.ceil(self._settings.warm_up_share * len(order))))
+
+    def _note_place(self, rank: int, *, is_warm_up: bool) -> None:
+        if self._recorder is not None:
+            self._recorder.begin(shard=rank, is_warm_up=is_warm_up)
 
     def _run(
         self,

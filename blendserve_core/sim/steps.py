@@ -12,25 +12,34 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-COUNT_COLUMNS = ("num_prefill_tokens", "num_decodes", "num_sampled", "kv_tokens_read", "prefill_pairs", "kv_tokens_held")
-SECONDS_COLUMNS = ("seconds", "compute_s", "memory_s")
+LOAD_COLUMNS = ("num_prefill_tokens", "num_decodes", "num_sampled", "kv_tokens_read", "prefill_pairs", "kv_tokens_held")
+PLACE_COLUMNS = ("shard", "is_warm_up")
+SECONDS_COLUMNS = ("seconds", "tc_s", "tm_s")
 
 
 class StepRecorder:
-    """Collects steps in growing arrays of machine numbers, 72 bytes a step.
+    """Collects steps in growing arrays of machine numbers, 88 bytes a step.
 
-    The first five columns and the cost model give the next three: ``compute_s`` from tokens, sampled rows and prefill pairs,
-    ``memory_s`` from the KV tokens read, and ``seconds`` from both. ``kv_tokens_held`` counts shared pages once.
+    A step's load and the cost model give its seconds: ``tc_s`` from tokens, sampled rows and prefill pairs, ``tm_s`` from the
+    KV tokens read, and ``seconds`` from both. ``kv_tokens_held`` counts shared pages once. A run takes as long as its slowest
+    shard's warm-up and, after it, the slowest shard's main run: :func:`total_seconds`.
     """
 
     def __init__(self) -> None:
-        self._columns = {name: array("q") for name in COUNT_COLUMNS} | {name: array("d") for name in SECONDS_COLUMNS}
+        whole = {name: array("q") for name in (*LOAD_COLUMNS, *PLACE_COLUMNS)}
+        self._columns = whole | {name: array("d") for name in SECONDS_COLUMNS}
+        self._place = {"shard": 0, "is_warm_up": 0}
+
+    def begin(self, *, shard: int, is_warm_up: bool) -> None:
+        """The steps to come are those of this shard's warm-up, or of its main run."""
+        self._place = {"shard": shard, "is_warm_up": int(is_warm_up)}
 
     def __len__(self) -> int:
         return len(self._columns["seconds"])
 
     def append(self, **row: Any) -> None:
-        """Add one step; exactly the columns of this module."""
+        """Add one step with its load and seconds."""
+        row |= self._place
         assert row.keys() == self._columns.keys(), row.keys() ^ self._columns.keys()
         for name, value in row.items():
             self._columns[name].append(value)
@@ -42,8 +51,14 @@ class StepRecorder:
 
     def save(self, path: Path) -> None:
         """Write Parquet, or CSV where the path ends so."""
-        table = pa.table({name: self.column(name) for name in (*COUNT_COLUMNS, *SECONDS_COLUMNS)})
+        table = pa.table({name: self.column(name) for name in (*PLACE_COLUMNS, *LOAD_COLUMNS, *SECONDS_COLUMNS)})
         if path.suffix == ".csv":
             pa_csv.write_csv(table, path)
         else:
             pq.write_table(table, path, compression="zstd")
+
+
+def total_seconds(shard: NDArray[Any], is_warm_up: NDArray[Any], seconds: NDArray[Any]) -> float:
+    """Seconds of a run from its steps' columns [num_steps]: shards run side by side, and start together after a warm-up."""
+    phases = (np.bincount(shard[is_warm_up == phase], seconds[is_warm_up == phase]) for phase in (0, 1))
+    return float(sum(shards.max(initial=0.0) for shards in phases))

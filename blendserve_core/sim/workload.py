@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numba
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from blendserve_core.perf.cost import CostModel
 from blendserve_core.requests import RequestTable, SamplingColumns
-from blendserve_core.sim.lengths import Lengths, LengthSource, burst_like, mmlu_like, openvid_like, read_lengths, resample
+from blendserve_core.sim.lengths import Lengths, LengthSource, burst_like, evenly, mmlu_like, openvid_like, resample
 from blendserve_core.sim.mix import MixTarget, mix_counts, typical_draw
+from blendserve_core.sim.request_file import has_prompts, read_lengths, read_prompts
 
 VOCAB_SIZE = 128_000
 EOS_TOKEN_ID = 2
@@ -52,16 +52,13 @@ def read_workload(path: Path, num_requests: int | None, seed: int) -> Workload:
     ``num_requests`` draws so many rows at random, repeating rows where the file has fewer; None takes the file as it is.
     """
     rng = np.random.default_rng(seed)
-    if "prompt_token_ids" not in pq.read_schema(path).names:
+    if not has_prompts(path):
         lengths = read_lengths(path)
         return synthesize([lengths if num_requests is None else resample(lengths, num_requests, rng)], rng)
-    table = pq.read_table(path, columns=["prompt_token_ids", "output_tokens"])
-    if num_requests is not None:
-        table = table.take(rng.permutation(len(table))[np.arange(num_requests) % len(table)])
-    prompts = table["prompt_token_ids"].combine_chunks()
-    lens = prompts.value_lengths().to_numpy(zero_copy_only=False).astype(np.int32)
-    token_ids = prompts.flatten().to_numpy().astype(np.int32)
-    return Workload(_request_table(lens, token_ids), table["output_tokens"].to_numpy().astype(np.int32))
+    prompts, outputs = read_prompts(path)
+    rows = np.arange(len(outputs)) if num_requests is None else evenly(len(outputs), num_requests, rng)
+    lens = np.array([len(prompts[row]) for row in rows], np.int32)
+    return Workload(_request_table(lens, np.concatenate([prompts[row] for row in rows])), outputs[rows])
 
 
 def synthesize(parts: list[Lengths], rng: np.random.Generator) -> Workload:

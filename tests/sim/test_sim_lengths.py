@@ -1,16 +1,10 @@
-from pathlib import Path
-
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from blendserve_core.perf.cost import CostModel, density
 from blendserve_core.perf.hardware import a100_80gb
 from blendserve_core.perf.presets import llama_3_8b
-from blendserve_core.sim.lengths import SOURCES, Lengths, length_source, read_lengths, resample
-
-MMLU = Path(__file__).parents[2] / "../shared/data/traces/mmlu_5shot.parquet"
+from blendserve_core.sim.lengths import SOURCES, Lengths, resample
 
 
 @pytest.mark.parametrize(
@@ -49,36 +43,3 @@ def test_resampling_uses_every_row_equally_often():
     rows = np.arange(1, 6, dtype=np.int32)
     drawn = resample(Lengths(rows, rows, rows, rows), 12, np.random.default_rng(0))
     assert set(np.bincount(drawn.num_prompt_tokens)[1:]) == {2, 3}
-
-
-def test_lengths_are_read_with_their_prefix_groups(tmp_path):
-    table = {"input_tokens": [9, 9, 4], "output_tokens": [1, 2, 3], "prefix_group": ["a", None, "a"]}
-    pq.write_table(pa.table({**table, "shared_prefix_tokens": [6, 6, 6]}), tmp_path / "trace.parquet")
-    lengths = read_lengths(tmp_path / "trace.parquet")
-    np.testing.assert_array_equal(lengths.prefix_group, [0, -1, 0])
-    np.testing.assert_array_equal(lengths.num_prefix_tokens, [6, 0, 4])
-
-
-@pytest.mark.skipif(not MMLU.exists(), reason="the recorded length traces are not here")
-def test_a_recorded_trace_is_a_source_like_the_synthetic_ones():
-    lengths = length_source(str(MMLU))(5_000, np.random.default_rng(0))
-    assert len(lengths) == 5_000
-    assert len(np.unique(lengths.prefix_group)) == 57
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ({"input_tokens": [1]}, "no column 'output_tokens'"),
-        ({"input_tokens": [1], "output_tokens": [0]}, "fewer than 1"),
-    ],
-)
-def test_a_trace_that_cannot_be_used_says_why(tmp_path, table, message):
-    pq.write_table(pa.table(table), tmp_path / "trace.parquet")
-    with pytest.raises(ValueError, match=message):
-        read_lengths(tmp_path / "trace.parquet")
-
-
-def test_an_unknown_source_lists_the_synthetic_ones():
-    with pytest.raises(ValueError, match="burst, wildchat, mmlu, openvid"):
-        length_source("nowhere.parquet")

@@ -1,6 +1,4 @@
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from blendserve_core.perf.cost import CostModel, density
@@ -9,7 +7,7 @@ from blendserve_core.perf.presets import llama_3_8b
 from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.sim.lengths import Lengths
 from blendserve_core.sim.mix import PAPER_TRACES, MixTarget
-from blendserve_core.sim.workload import EOS_TOKEN_ID, mixed_workload, read_workload, synthesize
+from blendserve_core.sim.workload import EOS_TOKEN_ID, mixed_workload, synthesize
 
 
 @pytest.fixture
@@ -67,19 +65,3 @@ def test_the_request_table_says_nothing_about_true_lengths(cost):
     requests = mixed_workload(PAPER_TRACES[1], 2000, cost, seed=0).requests
     assert len(np.unique(requests.sampling.max_tokens)) == 1
     assert EOS_TOKEN_ID not in requests.token_ids
-
-
-def test_prompts_with_token_ids_are_taken_as_they_are(tmp_path):
-    pq.write_table(
-        pa.table({"prompt_token_ids": [[5, 6], [7], [8, 9, 10]], "output_tokens": [3, 1, 2]}), tmp_path / "r.parquet"
-    )
-    workload = read_workload(tmp_path / "r.parquet", None, seed=0)
-    assert [workload.requests.prompt(i).tolist() for i in range(3)] == [[5, 6], [7], [8, 9, 10]]
-    np.testing.assert_array_equal(workload.true_output_tokens, [3, 1, 2])
-
-
-def test_a_file_of_lengths_is_repeated_to_the_wanted_size(tmp_path):
-    pq.write_table(pa.table({"input_tokens": [4, 6], "output_tokens": [3, 1]}), tmp_path / "r.parquet")
-    workload = read_workload(tmp_path / "r.parquet", 5, seed=0)
-    assert workload.requests.num_requests == 5
-    assert build_tree(workload.requests).num_unique_tokens == len(workload.requests.token_ids)
