@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -55,7 +54,7 @@ def read_prompts(path: Path) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]
     lists = _column(path, "prompt_token_ids")
     if not pa.types.is_list(lists.type) and not pa.types.is_large_list(lists.type):
         raise ValueError(f"{path}, column 'prompt_token_ids' has type {lists.type}; a list of token ids is needed in each row")
-    lens = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    lens = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     _refuse(path, "prompt_token_ids", lens < 1, lens, "tokens; give each prompt at least one")
     token_ids = _whole_numbers(path, "prompt_token_ids", lists.flatten())
     row = np.repeat(np.arange(len(lens)), lens)
