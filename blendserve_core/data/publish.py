@@ -18,6 +18,7 @@ from blendserve_core.data.buckets import Buckets, grouped
 from blendserve_core.data.durable import put_in_place, temporary_path
 from blendserve_core.data.outcomes import check_outcomes
 from blendserve_core.data.output_schema import added_names, output_schema
+from blendserve_core.data.parsed_column import ParsedColumn
 from blendserve_core.data.parts import read_generations, read_parts
 from blendserve_core.data.rolling import RollingWriter
 from blendserve_core.data.staged_files import ERRORS_FILE, MANIFEST_FILE, input_parts
@@ -43,10 +44,14 @@ class PublishCounts(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The output's schema, and the names in it of the columns of outcomes, which follow the input's own."""
+    """The output's schema, and the names in it of the columns of outcomes, which follow the input's own.
+
+    ``parsed`` comes last, where some texts are structured.
+    """
 
     schema: pa.Schema
     added: dict[str, str]
+    parsed: ParsedColumn
 
     @property
     def outcome_columns(self) -> list[str]:
@@ -81,9 +86,11 @@ def _layout(staged: Path) -> _Layout:
     manifest = StageManifest.read(staged / MANIFEST_FILE)
     own = pq.read_schema(input_parts(staged)[0])
     has_request_id, wants_logprobs = manifest.has_request_id, manifest.wants_logprobs
+    parsed = ParsedColumn.of_staged(staged)
     return _Layout(
-        output_schema(own, has_request_id=has_request_id, wants_logprobs=wants_logprobs),
+        output_schema(own, has_request_id=has_request_id, wants_logprobs=wants_logprobs, parsed_type=parsed.data_type),
         added_names(own, has_request_id=has_request_id, wants_logprobs=wants_logprobs),
+        parsed,
     )
 
 
@@ -135,6 +142,8 @@ def _join(batch: pa.RecordBatch, first_row: int, outcomes: pa.Table, layout: _La
     is_one_each = len(rows) == batch.num_rows
     own = batch if is_one_each else batch.take(pa.array(rows - first_row))
     added = [_request_ids(rows) if name == "request_id" else _whole(outcomes.column(name)) for name in layout.added]
+    if layout.parsed.data_type is not None:
+        added.append(layout.parsed.values(rows, outcomes.column("output_text").to_pylist()))
     return pa.RecordBatch.from_arrays([*own.columns, *added], schema=without_views(layout.schema))
 
 

@@ -52,7 +52,9 @@ def stage(
     started = perf_counter()
     columns = resolve_columns(source.schema, parameters.columns)
     has_request_id = columns.request_id is not None or "request_id" in source.schema.names
-    output_schema(source.schema, has_request_id=has_request_id, wants_logprobs=True)
+    may_be_structured = "response_format" in columns.sampling or parameters.sampling.response_format is not None
+    parsed_type = pa.string() if may_be_structured else None
+    output_schema(source.schema, has_request_id=has_request_id, wants_logprobs=True, parsed_type=parsed_type)
     with FormatChecker(tokenizer.folder) as formats:
         _check_defaults(parameters.sampling, formats)
         folder.mkdir(parents=True, exist_ok=True)
