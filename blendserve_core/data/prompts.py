@@ -71,17 +71,21 @@ def _read_texts(column: pa.Array, tokenizer: PromptTokenizer, skipped: Collectio
 
 
 def _read_messages(column: pa.Array, tokenizer: PromptTokenizer, skipped: Collection[int]) -> Prompts:
-    errors: dict[int, RowError] = {}
-    wanted: dict[int, str] = {}
+    problems: dict[int, str] = {}
+    checked: dict[int, list[dict[str, Any]]] = {}
     for row, (value, problem) in enumerate(_conversations(column)):
         if row in skipped:
             continue
         try:
             if problem:
                 raise ValueError(problem)
-            wanted[row] = tokenizer.render(to_messages(value))
+            checked[row] = to_messages(value)
         except ValueError as error:
-            errors[row] = RowError("invalid_messages", str(error))
+            problems[row] = str(error)
+    rendered = dict(zip(checked, tokenizer.render_all(list(checked.values())), strict=True))
+    wanted = {row: one.text for row, one in rendered.items() if one.text is not None}
+    problems |= {row: one.problem for row, one in rendered.items() if one.text is None}
+    errors = {row: RowError("invalid_messages", problem) for row, problem in problems.items()}
     return _encode(wanted, len(column), errors, tokenizer, is_rendered=True)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from blendserve_core.text.chat_template import ChatTemplate, Conversation, Rendered
 
 
 class PromptTokenizer:
@@ -45,21 +48,32 @@ class PromptTokenizer:
             "input_ids"
         ]
 
-    def encode_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_messages(self, messages: Conversation) -> list[int]:
         """Token ids of a conversation up to where the assistant's answer begins. Errors as in :meth:`render`."""
         return self.encode_texts([self.render(messages)], is_rendered=True)[0]
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render(self, messages: Conversation) -> str:
         """A conversation as the chat template writes it, open for the assistant's answer.
 
-        The template runs in a sandbox. Raises ValueError with its message where it refuses the conversation.
+        Raises ValueError with its message where the template refuses the conversation.
         """
+        (rendered,) = self.render_all([messages])
+        if rendered.text is None:
+            raise ValueError(rendered.problem)
+        return rendered.text
+
+    def render_all(self, conversations: Sequence[Conversation]) -> list[Rendered]:
+        """Many conversations at once, each a text or what is wrong. Raises ValueError for a template that never ends."""
         if not self._tokenizer.chat_template:
-            raise ValueError("the model has no chat template: give a prompt column instead of messages")
-        try:
-            return self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # whatever a template does with a conversation is that conversation's error
-            raise ValueError(f"chat template: {error}") from error
+            return [Rendered(None, "the model has no chat template: give a prompt column instead of messages")] * len(
+                conversations
+            )
+        rendered = self._chat_template.render(conversations)
+        return [one if one.text is not None else Rendered(None, f"chat template: {one.problem}") for one in rendered]
+
+    @cached_property
+    def _chat_template(self) -> ChatTemplate:
+        return ChatTemplate(self._tokenizer.get_chat_template(), self._tokenizer.special_tokens_map)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids without special tokens; spaces are left as the model wrote them."""
