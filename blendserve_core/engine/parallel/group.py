@@ -69,8 +69,9 @@ class ProcessGroup:
         self.rank = rank
         self.size = size
         self._device = device
-        store = dist.FileStore(str(rendezvous), size)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=wait_s))
+        meeting = rendezvous.absolute().as_uri()
+        timeout = timedelta(seconds=wait_s)
+        dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=size, timeout=timeout)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         dist.all_reduce(x)

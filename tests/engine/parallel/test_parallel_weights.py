@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
-
-sys.path.append(str(Path(__file__).parents[1] / "model"))
 from thread_group import ThreadGroup, on_every_rank
 from tiny_models import SIZES, our_logits, saved_model
+from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.ops import TorchOps
