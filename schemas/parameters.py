@@ -38,7 +38,7 @@ class SamplingDefaults(BaseModel):
     ignore_eos: bool = Field(default=False, description="Go on to max_tokens whatever the model says")
     logprobs: int | None = Field(default=None, ge=0, le=20, description="Top log-probabilities to keep per token")
     response_format: str | None = Field(
-        default=None, description='What texts must look like, as JSON text: a json_schema, json_object, regex or grammar'
+        default=None, description="What texts must look like, as JSON text: a json_schema, json_object, regex or grammar"
     )
 
     @field_validator("response_format", mode="before")
@@ -73,8 +73,10 @@ class JobOptions(BaseModel):
         json_schema_extra={"position": 2},
     )
     model_revision: str | None = Field(default=None, description="Branch, tag or commit of a model on the hub")
+    dataset_config: str | None = Field(default=None, description="Configuration (subset) of a Hugging Face dataset")
     dataset_split: str | None = Field(default=None, description="Split of a Hugging Face dataset")
     dataset_revision: str | None = Field(default=None, description="Revision of a Hugging Face dataset")
+    dataset_streaming: bool = Field(default=False, description="Read a Hugging Face dataset as it arrives, keeping no copy")
     limit: int | None = Field(default=None, ge=1, description="Only the first rows")
     policy: PolicyName = Field(default="blend", description="Order in which requests enter the engine")
     shards: int = Field(default=1, ge=1, le=1024, description="Engines that share the work (data parallel)")

@@ -14,6 +14,9 @@ from blendserve_core.data.jsonl import JsonlSource
 from blendserve_core.data.parquet import ParquetSource
 from schemas.parameters import JobParameters
 
+# Options that only a Hugging Face dataset has.
+DATASET_OPTIONS = ("dataset_config", "dataset_split", "dataset_revision", "dataset_streaming")
+
 
 class Source(Protocol):
     """A dataset of requests. A row is known by its position over all batches.
@@ -41,13 +44,13 @@ def open_source(parameters: JobParameters) -> Source:
     Raises ValueError or OSError naming the file, and the column or line, where there is nothing to read.
     """
     requests = parameters.requests
-    if parameters.dataset_split or parameters.dataset_revision or is_saved_dataset(requests):
-        return _hugging_face(parameters)
+    if any(getattr(parameters, name) for name in DATASET_OPTIONS) or is_saved_dataset(requests):
+        return HuggingFaceSource.load(parameters)
     files = find_files(requests)
     if files:
         return _file_source(parameters, files)
     if looks_like_hub_id(requests) or Path(requests).is_dir():
-        return _hugging_face(parameters)
+        return HuggingFaceSource.load(parameters)
     raise FileNotFoundError(
         f"{requests}: no Parquet or JSON Lines file found. Give a file, a folder, a glob, a URI such as s3://bucket/folder, "
         "or the id of a Hugging Face dataset."
@@ -63,7 +66,3 @@ def _file_source(parameters: JobParameters, files: list[InputFile]) -> Source:
     if kinds.pop():
         return ParquetSource(files, parameters.limit)
     return JsonlSource(files, parameters.limit, messages=parameters.columns.get("messages", "messages"))
-
-
-def _hugging_face(parameters: JobParameters) -> Source:
-    return HuggingFaceSource.load(parameters.requests, parameters.dataset_split, parameters.dataset_revision, parameters.limit)

@@ -9,7 +9,7 @@ from cyclopts import Parameter, default_name_transform
 
 from schemas.parameters import EngineOptions, JobOptions, JobParameters, SamplingDefaults
 
-SHORT_NAMES = {"model_revision": "revision", "dataset_split": "split"}
+SHORT_NAMES = {"model_revision": "revision", "dataset_split": "split", "dataset_streaming": "streaming"}
 
 
 def _option_name(field: str) -> str:

@@ -74,9 +74,10 @@ def errors_by_row(staged: Path) -> dict[int, str]:
 def answer_all(staged: Path, folder: Path, *, max_rows: int = 1000, order: list[int] | None = None) -> None:
     """Give each request an outcome that tells which one it was, in part files of ``max_rows``."""
     requests = RequestTable.load(staged)
+    wanted = order if order is not None else range(requests.num_requests)
     with PartWriter(folder, max_rows=max_rows) as parts:
-        for request in order if order is not None else range(requests.num_requests):
-            parts.append(outcome(requests, request))
+        for start in range(0, len(wanted), max_rows):
+            parts.extend(outcome(requests, request) for request in wanted[start : start + max_rows])
 
 
 def outcome(requests: RequestTable, request: int) -> Generation:

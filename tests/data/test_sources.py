@@ -168,18 +168,73 @@ def test_a_local_folder_is_loaded_by_datasets_where_a_split_is_asked_for(tmp_pat
     assert open_rows(tmp_path / "hub", dataset_split="test") == [{"prompt": "b"}]
 
 
+@pytest.fixture
+def hub_folder(tmp_path, monkeypatch):
+    """A folder as the hub holds them, read by the library's own Parquet builder."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for split, num_rows in (("train", 1000), ("test", 2)):
+        write(tmp_path / "hub" / f"{split}-00000.parquet", {"prompt": [f"{split} {row}" for row in range(num_rows)]})
+    return tmp_path / "hub"
+
+
+def test_a_dataset_is_streamed_without_a_copy(hub_folder):
+    source = open_source(parameters(hub_folder, dataset_streaming=True, dataset_split="train"))
+    assert [row["prompt"] for row in rows_of(source)] == [f"train {row}" for row in range(1000)]
+    assert max(batch.num_rows for batch in source.batches()) <= 256
+    assert not list((hub_folder.parent / "cache").rglob("*.arrow"))
+
+
+def test_a_stream_is_cut_by_the_limit_and_has_a_digest_of_its_files(hub_folder):
+    job = parameters(hub_folder, dataset_streaming=True, dataset_split="test", limit=1)
+    assert rows_of(open_source(job)) == [{"prompt": "test 0"}]
+    before = open_source(job).digest
+    assert open_source(job).digest == before
+    write(hub_folder / "test-00000.parquet", {"prompt": ["other", "rows"]})
+    os.utime(hub_folder / "test-00000.parquet", (1, 1))
+    assert open_source(job).digest != before
+
+
+def test_a_stream_of_several_splits_needs_a_name(hub_folder):
+    with pytest.raises(ValueError, match=r"several splits.*train, test"):
+        open_source(parameters(hub_folder, dataset_streaming=True))
+
+
+def test_a_stream_of_lines_takes_its_columns_from_the_first_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "train.jsonl").write_text('{"prompt": "a", "k": 1}\n{"prompt": "b", "k": 2}\n')
+    rows = open_rows(tmp_path / "hub", dataset_streaming=True)
+    assert rows == [{"prompt": "a", "k": 1}, {"prompt": "b", "k": 2}]
+
+
+def test_a_damaged_file_of_a_dataset_names_the_dataset(hub_folder):
+    (hub_folder / "test-00000.parquet").write_bytes(b"PAR1 and no more")
+    for streaming in (False, True):
+        with pytest.raises((ValueError, OSError), match=r"hub: .*Hugging Face dataset"):
+            open_rows(hub_folder, dataset_split="test", dataset_streaming=streaming)
+
+
 @pytest.mark.parametrize("name", ["gsm8k", "openai/gsm8k", "mlfoundations/dclm-baseline-1.0"])
-def test_what_is_no_file_may_be_on_the_hub(name, monkeypatch):
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_is_no_file_may_be_on_the_hub_which_cannot_be_reached(name, streaming, monkeypatch):
+    """The library's own loading code, told to be offline."""
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(FileNotFoundError, match=rf"{name}: no Parquet or JSON Lines file here.*Hugging Face dataset: .*{name}"):
+        open_source(parameters(name, dataset_revision="main", dataset_streaming=streaming))
+
+
+def test_a_dataset_is_asked_for_by_all_that_names_it(monkeypatch):
     asked = []
 
-    def unreachable(*args, **options):
+    def load_dataset(*args, **options):
         asked.append((args, options))
-        raise ConnectionError("the hub cannot be reached")
+        return datasets.Dataset.from_dict({"prompt": ["a"]})
 
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(FileNotFoundError, match=r"no Parquet or JSON Lines file here.*hub cannot be reached"):
-        open_source(parameters(name, dataset_revision="main"))
-    assert asked == [((name,), {"split": None, "revision": "main"})]
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    options = {"dataset_config": "main", "dataset_split": "train", "dataset_revision": "v2"}
+    assert open_rows("openai/gsm8k", **options) == [{"prompt": "a"}]
+    assert asked == [(("openai/gsm8k", "main"), {"split": "train", "revision": "v2"})]
 
 
 PLAIN = ["Say 0.", "Say 1.", "Say 2."]
