@@ -6,7 +6,7 @@ Every later stage speaks of a request by its index in this table. Nothing here h
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,16 @@ class SamplingColumns:
             stop_set=np.zeros(num_requests, dtype=np.int32),
         )
 
+    def take(self, requests: NDArray[np.int64]) -> SamplingColumns:
+        """The columns of some requests, in the order given; the sets that they index stay as they are."""
+        lens = np.diff(self.stop_token_indptr)[requests]
+        indptr = np.concatenate([[0], np.cumsum(lens)]).astype(np.int64)
+        positions = np.arange(indptr[-1]) + np.repeat(self.stop_token_indptr[requests] - indptr[:-1], lens)
+        ragged = {"stop_token_indptr": indptr, "stop_token_ids": self.stop_token_ids[positions]}
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ragged}
+        own = {name: column[requests] for name, column in columns.items() if isinstance(column, np.ndarray)}
+        return replace(self, **own, **ragged)
+
 
 @dataclass(frozen=True, slots=True)
 class RequestTable:
@@ -106,6 +116,11 @@ class RequestTable:
         """Token ids of one request's prompt, a view into the flat array."""
         start = self.prompt_start[request]
         return self.token_ids[start : start + self.num_prompt_tokens[request]]
+
+    def take(self, requests: NDArray[np.int64]) -> RequestTable:
+        """The table of some requests, in rising order of their indices; all token ids stay where they are."""
+        columns = {f.name: getattr(self, f.name)[requests] for f in fields(self) if f.name not in ("token_ids", "sampling")}
+        return RequestTable(**columns, token_ids=self.token_ids, sampling=self.sampling.take(requests))
 
     def save(self, folder: Path) -> None:
         """Write the table below ``folder``; the token ids become a plain ``.npy`` that can be memory-mapped."""

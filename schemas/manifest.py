@@ -53,10 +53,16 @@ class LockHolder(JsonFile):
 
 
 class StageManifest(JsonFile):
-    """What staging found. ``num_requests`` counts input rows, ``num_sequences`` their samples that can be served."""
+    """What staging found. ``num_requests`` counts input rows, ``num_errors`` those that cannot be served.
+
+    Of the samples of the others ``num_sequences`` are to be generated; ``num_duplicates`` share the outcome of another that
+    asks for the same, and ``num_reused`` take over one of an earlier run.
+    """
 
     num_requests: int
     num_sequences: int
+    num_duplicates: int = 0
+    num_reused: int = 0
     num_errors: int
     num_prompt_tokens: int
     has_request_id: bool
@@ -83,17 +89,25 @@ class EngineManifest(JsonFile):
 
 
 class PublishManifest(JsonFile):
-    """What publishing wrote: rows by outcome, and their tokens (prompts counted once per sample).
+    """What publishing wrote: rows by finish reason (``outcomes``), errors by type, and tokens, prompts once per sample.
 
-    ``num_duplicates`` outcomes were on disk a second time and left out.
+    ``num_duplicate_rows`` have a copy of another row's outcome and ``num_reused_rows`` that of an earlier run; what engines
+    served for this output is counted again on its own. ``num_surplus`` outcomes were on disk a second time and left out.
     """
 
     num_rows: int
+    outcomes: dict[str, int]
+    errors: dict[str, int]
     num_errors: int
-    num_duplicates: int = 0
+    num_duplicate_rows: int
+    num_reused_rows: int
+    num_surplus: int
     num_prompt_tokens: int
     num_cached_tokens: int
     num_output_tokens: int
+    num_served_prompt_tokens: int
+    num_served_cached_tokens: int
+    num_served_output_tokens: int
     publish_s: float
 
 

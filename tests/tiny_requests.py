@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 QUESTIONS = ["What is a list?", "What is a dict?", "What is a set?", "Say yes or no.", "Say a word.", "Count to three."]
+MANNERS = ["brief", "kind"]
 
 
 def write_requests(path: Path) -> Path:
-    """Twelve short prompts that share a beginning, with a column of the user's own."""
-    prompts = [f"You are brief. {question}" for question in QUESTIONS * 2]
+    """Twelve short prompts that share beginnings, with a column of the user's own."""
+    prompts = [f"You are {manner}. {question}" for manner in MANNERS for question in QUESTIONS]
     pq.write_table(pa.table({"prompt": prompts, "topic": [number % 3 for number in range(len(prompts))]}), path)
     return path

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from schemas.arrow import ADDED_COLUMNS, GENERATION_SCHEMA
 
-_LOGPROBS_BESIDE_INPUT = "output_logprobs"
+LOGPROBS_BESIDE_INPUT = "output_logprobs"
 
 
 PARSED = "parsed"
@@ -41,7 +41,7 @@ def added_names(input_schema: pa.Schema, *, has_request_id: bool, wants_logprobs
     if not wants_logprobs:
         del names["logprobs"]
     elif "logprobs" in input_schema.names:
-        names["logprobs"] = _LOGPROBS_BESIDE_INPUT
+        names["logprobs"] = LOGPROBS_BESIDE_INPUT
     return names
 
 

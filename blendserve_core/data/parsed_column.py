@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from blendserve_core.requests import COLUMNS_FILE, load_response_formats
+from blendserve_core.data.row_digests import StagedRows
+from blendserve_core.requests import load_response_formats
 from blendserve_core.structured.parsed import Shape, parse_texts, parsed_shape
 
 
@@ -24,10 +25,9 @@ class ParsedColumn:
     @classmethod
     def of_staged(cls, staged: Path) -> ParsedColumn:
         formats = load_response_formats(staged)
-        with np.load(staged / COLUMNS_FILE) as columns:
-            rows, response_format = columns["row"], columns["response_format"]
+        rows = StagedRows.load(staged)
         json_formats = [i for i, response_format in enumerate(formats) if response_format.is_json]
-        return cls(parsed_shape(formats), np.unique(rows[np.isin(response_format, json_formats)]))
+        return cls(parsed_shape(formats), np.unique(rows.row[np.isin(rows.response_format, json_formats)]))
 
     @property
     def data_type(self) -> pa.DataType | None:

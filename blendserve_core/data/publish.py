@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +15,13 @@ from numpy.typing import NDArray
 from blendserve_core.data.batches import num_batch_rows
 from blendserve_core.data.buckets import Buckets, grouped
 from blendserve_core.data.durable import put_in_place, temporary_path
-from blendserve_core.data.outcomes import check_outcomes
+from blendserve_core.data.outcomes import ORIGIN_FIELD, all_outcomes, check_outcomes
 from blendserve_core.data.output_schema import added_names, output_schema
 from blendserve_core.data.parsed_column import ParsedColumn
-from blendserve_core.data.parts import read_generations, read_parts
+from blendserve_core.data.publish_counts import OutcomeCounter, PublishCounts
 from blendserve_core.data.rolling import RollingWriter
-from blendserve_core.data.staged_files import ERRORS_FILE, MANIFEST_FILE, input_parts
+from blendserve_core.data.row_digests import PublishedDigests, StagedRows
+from blendserve_core.data.staged_files import MANIFEST_FILE, input_parts
 from blendserve_core.data.unify import conform
 from blendserve_core.data.views import without_views
 from schemas.arrow import GENERATION_SCHEMA
@@ -29,17 +29,8 @@ from schemas.manifest import StageManifest
 
 MAX_FILE_ROWS = 1_000_000
 MAX_FILE_BYTES = 2 << 30
-
-
-class PublishCounts(TypedDict):
-    """Output rows by outcome and their tokens; ``num_duplicates`` outcomes were on disk twice and left out."""
-
-    num_rows: int
-    num_errors: int
-    num_duplicates: int
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    num_output_tokens: int
+DIGESTS_FILE = "row_digests.npz"
+RUN_KEY = "blendserve.run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +45,49 @@ class _Layout:
     parsed: ParsedColumn
 
     @property
-    def outcome_columns(self) -> list[str]:
-        return ["row", *(column for column in self.added if column != "request_id")]
+    def outcome_schema(self) -> pa.Schema:
+        """What is gathered of each outcome before it meets its row."""
+        names = ["row", *(column for column in self.added if column != "request_id")]
+        return pa.schema([*(GENERATION_SCHEMA.field(name) for name in names), ORIGIN_FIELD])
 
 
-def publish(staged: Path, engine_folders: Iterable[Path], output: Path, *, max_file_rows: int = MAX_FILE_ROWS) -> PublishCounts:
+def publish(
+    staged: Path, engine_folders: Iterable[Path], output: Path, *, run: str = "", max_file_rows: int = MAX_FILE_ROWS
+) -> PublishCounts:
     """Write the generations to ``output``: one Parquet file, or a folder of them beyond ``max_file_rows``.
 
-    Outcomes are the error rows of ``staged`` and the part files of ``engine_folders``. One row per input row and sample, whose
-    first outcome counts. Raises ValueError naming rows that have none; ``output`` appears only when it is whole.
+    Outcomes are the error rows of ``staged``, those that it took over from an earlier run, and the part files of
+    ``engine_folders``; duplicates get a copy. One row per input row and sample, whose first outcome counts. Beside it go the
+    digests of all rows; both say which ``run`` wrote them. Raises ValueError naming rows that have no outcome, and where the
+    output would not hold every input row; ``output`` appears only when it is whole.
     """
     folders = list(engine_folders)
-    num_rows, num_duplicates = check_outcomes(staged, folders)
+    num_rows, num_surplus = check_outcomes(staged, folders)
     layout = _layout(staged)
     working = temporary_path(output)
     shutil.rmtree(working, ignore_errors=True)
     working.mkdir(parents=True)
     buckets = _fill_buckets(working, staged, folders, layout)
-    counts = PublishCounts(
-        num_rows=num_rows, num_errors=0, num_duplicates=num_duplicates,
-        num_prompt_tokens=0, num_cached_tokens=0, num_output_tokens=0,
-    )  # fmt: skip
-    with RollingWriter(working, "part", layout.schema, max_file_rows, MAX_FILE_BYTES) as writer:
-        for table in grouped(_output_batches(staged, buckets, layout, counts), without_views(layout.schema)):
+    counter = OutcomeCounter(StagedRows.load(staged))
+    with RollingWriter(working, "part", layout.schema, max_file_rows, MAX_FILE_BYTES, {RUN_KEY: run}) as writer:
+        for table in grouped(_output_batches(staged, buckets, layout, counter), without_views(layout.schema)):
             writer.write(table)
+    counts = counter.reconciled(StageManifest.read(staged / MANIFEST_FILE).num_requests, num_rows, num_surplus)
+    PublishedDigests(run, counter.digests).write(output.with_name(DIGESTS_FILE))
     _replace(output, working, writer.paths)
     return counts
+
+
+def published_parts(output: Path) -> list[Path]:
+    """The files of published generations, in order."""
+    return sorted(output.glob("*.parquet")) if output.is_dir() else [output]
+
+
+def run_of(output: Path) -> str | None:
+    """The run that published these generations; None where they do not say."""
+    metadata = pq.read_metadata(published_parts(output)[0]).metadata or {}
+    run = metadata.get(RUN_KEY.encode())
+    return run.decode() if run else None
 
 
 def _layout(staged: Path) -> _Layout:
@@ -95,16 +103,15 @@ def _layout(staged: Path) -> _Layout:
 
 
 def _fill_buckets(working: Path, staged: Path, folders: list[Path], layout: _Layout) -> Buckets:
-    schema = pa.schema([GENERATION_SCHEMA.field(name) for name in layout.outcome_columns])
+    schema = layout.outcome_schema
     num_rows = sum(pq.read_metadata(part).num_rows for part in input_parts(staged))
     buckets = Buckets(working, schema, num_rows)
-    buckets.add(conform(batch, schema) for batch in read_generations(staged / ERRORS_FILE, schema.names))
-    buckets.add(conform(batch, schema) for batch in read_parts(folders, schema.names))
+    buckets.add(all_outcomes(staged, folders, schema))
     buckets.close()
     return buckets
 
 
-def _output_batches(staged: Path, buckets: Buckets, layout: _Layout, counts: PublishCounts) -> Iterator[pa.RecordBatch]:
+def _output_batches(staged: Path, buckets: Buckets, layout: _Layout, counter: OutcomeCounter) -> Iterator[pa.RecordBatch]:
     """Input rows joined with their outcomes, in input order; counts what passes."""
     bucket, outcomes = -1, None
     for first_row, batch in _input_slices(staged, buckets.bucket_rows):
@@ -114,7 +121,7 @@ def _output_batches(staged: Path, buckets: Buckets, layout: _Layout, counts: Pub
         rows = outcomes.column("row").to_numpy()
         start, end = np.searchsorted(rows, [first_row, first_row + batch.num_rows])
         own_outcomes = outcomes.slice(start, end - start)
-        _count(counts, own_outcomes)
+        counter.add(own_outcomes)
         yield _join(batch, first_row, own_outcomes, layout)
 
 
@@ -153,17 +160,6 @@ def _request_ids(rows: NDArray[np.int64]) -> pa.Array:
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
-def _count(counts: PublishCounts, outcomes: pa.Table) -> None:
-    counts["num_errors"] += outcomes.column("finish_reason").to_pylist().count("error")
-    counts["num_prompt_tokens"] += _sum(outcomes, "num_prompt_tokens")
-    counts["num_cached_tokens"] += _sum(outcomes, "num_cached_tokens")
-    counts["num_output_tokens"] += _sum(outcomes, "num_output_tokens")
-
-
-def _sum(table: pa.Table, name: str) -> int:
-    return int(table.column(name).fill_null(0).to_numpy().sum(dtype=np.int64))
 
 
 def _replace(output: Path, working: Path, parts: list[Path]) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from blendserve_core.data.rng_keys import rng_keys
 from blendserve_core.data.sampling_columns import RowSampling
+from blendserve_core.data.work_items import AllRequests
 from blendserve_core.requests import TOKENS_FILE, RequestTable, SamplingColumns
 from blendserve_core.structured.formats import ResponseFormat
 
@@ -18,7 +19,7 @@ _DTYPES: dict[str, type[np.generic]] = {
     "max_tokens": np.int32, "temperature": np.float32, "top_p": np.float32, "top_k": np.int32, "min_p": np.float32,
     "repetition_penalty": np.float32, "presence_penalty": np.float32, "frequency_penalty": np.float32,
     "rng_key": np.uint64, "ignore_eos": np.bool_, "logprobs": np.int32, "stop_set": np.int32, "response_format": np.int32,
-    "num_stop_tokens": np.int64, "stop_token_ids": np.int32,
+    "num_stop_tokens": np.int64, "stop_token_ids": np.int32, "draw_key": np.uint64, "is_repeatable": np.bool_,
 }  # fmt: skip
 _OF_TABLE = ("row", "sample_index", "prompt_start", "num_prompt_tokens")
 _NUMBERS = (
@@ -53,13 +54,18 @@ class RequestColumns:
         sample_index = (np.arange(len(of)) - first_of_row).astype(np.int32)
         rows = first_row + of
         stop_token_ids = [sampling.stop_token_ids[i] for i in of]
+        seed, has_seed = sampling.seed[of], sampling.has_seed[of]
+        is_greedy = sampling.numbers["temperature"][of] == 0
+        anywhere = rng_keys(seed, has_seed, np.zeros_like(rows), sample_index, self._run_seed)
         columns = {
             "row": rows,
             "sample_index": sample_index,
             "prompt_start": prompt_starts[of],
             "num_prompt_tokens": lens[of],
             "max_tokens": max_tokens[of],
-            "rng_key": rng_keys(sampling.seed[of], sampling.has_seed[of], rows, sample_index, self._run_seed),
+            "rng_key": rng_keys(seed, has_seed, rows, sample_index, self._run_seed),
+            "draw_key": np.where(is_greedy, 0, anywhere),
+            "is_repeatable": is_greedy | has_seed,
             "ignore_eos": sampling.ignore_eos[of],
             "stop_set": [self._stop_set(sampling.stops[i]) for i in of],
             "response_format": [self._response_format(sampling.response_formats[i]) for i in of],
@@ -71,10 +77,11 @@ class RequestColumns:
         self.num_requests += len(of)
         self.num_prompt_tokens += int(lens[of].sum())
 
-    def finish(self, folder: Path) -> RequestTable:
-        """Write the table beside the token ids that are already in ``folder``."""
+    def finish(self, folder: Path) -> AllRequests:
+        """All requests, over the token ids that are already in ``folder``."""
         joined = {name: self._join(name) for name in _DTYPES}
         indptr = np.concatenate([[0], np.cumsum(joined.pop("num_stop_tokens"))]).astype(np.int64)
+        draw_key, is_repeatable = joined.pop("draw_key"), joined.pop("is_repeatable")
         own = {name: joined.pop(name) for name in _OF_TABLE}
         sampling = SamplingColumns(
             **joined,
@@ -83,9 +90,7 @@ class RequestColumns:
             response_formats=tuple(self._response_formats),
         )
         token_ids = np.load(folder / TOKENS_FILE, mmap_mode="r")
-        table = RequestTable(**own, token_ids=token_ids, sampling=sampling)
-        table.save(folder)
-        return table
+        return AllRequests(RequestTable(**own, token_ids=token_ids, sampling=sampling), draw_key, is_repeatable)
 
     def _join(self, name: str) -> NDArray[Any]:
         """Concatenate a column's chunks, and let go of them."""

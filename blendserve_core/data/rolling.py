@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,14 +28,21 @@ class RollingWriter:
     """Rows into files ``<stem>-00000.parquet`` and on, of at most ``max_rows``, closed once they have ``max_bytes``.
 
     They read back in ``schema``, and take rows in ``without_views(schema)``. There is always at least one, so that the schema
-    is on disk even without a row.
+    is on disk even without a row. ``metadata`` goes into the footer of each.
     """
 
     def __init__(
-        self, folder: Path, stem: str, schema: pa.Schema, max_rows: int = MAX_PART_ROWS, max_bytes: int = MAX_PART_BYTES
+        self,
+        folder: Path,
+        stem: str,
+        schema: pa.Schema,
+        max_rows: int = MAX_PART_ROWS,
+        max_bytes: int = MAX_PART_BYTES,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         self._folder, self._stem, self._schema = folder, stem, schema
         self._max_rows, self._max_bytes = max_rows, max_bytes
+        self._metadata = dict(metadata or {})
         self._paths: list[Path] = []
         self._writer: pq.ParquetWriter | None = None
         self._num_rows = self._num_bytes = 0
@@ -71,6 +79,7 @@ class RollingWriter:
     def _open(self) -> pq.ParquetWriter:
         path = self._folder / f"{self._stem}-{len(self._paths):05d}.parquet"
         self._writer = parquet_writer(temporary_path(path), self._schema)
+        self._writer.add_key_value_metadata(self._metadata)
         self._paths.append(path)
         return self._writer
 

@@ -18,11 +18,13 @@ from blendserve_core.data.openai.bodies import Requests, read_requests
 from blendserve_core.data.output_schema import output_schema
 from blendserve_core.data.prompts import read_prompts
 from blendserve_core.data.request_columns import RequestColumns
+from blendserve_core.data.reuse import EarlierOutput
 from blendserve_core.data.rolling import RollingWriter
 from blendserve_core.data.row_error import RowError
 from blendserve_core.data.sampling_columns import RowSampling, read_sampling
 from blendserve_core.data.source import Source
 from blendserve_core.data.staged_files import MANIFEST_FILE, ErrorWriter, TokenWriter, clear, input_parts
+from blendserve_core.data.work_items import part_work
 from blendserve_core.structured.checker import FormatChecker
 from blendserve_core.structured.formats import read_format
 from blendserve_core.text.tokenizer import PromptTokenizer
@@ -42,10 +44,16 @@ class _StagedBatch:
 
 
 def stage(
-    parameters: JobParameters, source: Source, tokenizer: PromptTokenizer, max_context_tokens: int, folder: Path
+    parameters: JobParameters,
+    source: Source,
+    tokenizer: PromptTokenizer,
+    max_context_tokens: int,
+    folder: Path,
+    earlier: EarlierOutput | None = None,
 ) -> StageManifest:
     """Fill ``folder`` with the request table, the input's rows (``input-*.parquet``), error rows and, last, a manifest.
 
+    Of requests that ask for the same one is in the table; those that have an outcome in ``earlier`` are not.
     A row that cannot be served becomes an error row. ValueError, before any row is generated, is for what makes the whole job
     senseless: no prompt column, names that collide with the output's, ids that are not unique, files that cannot be read.
     """
@@ -62,14 +70,17 @@ def stage(
         num_rows, num_errors, requests = _stage_rows(
             parameters, source, columns, tokenizer, formats, max_context_tokens, folder
         )
-    table = requests.finish(folder)
+    everything = requests.finish(folder)
+    work = part_work(everything, earlier, folder)
     manifest = StageManifest(
         num_requests=num_rows,
-        num_sequences=table.num_requests,
+        num_sequences=work.requests.num_requests,
+        num_duplicates=work.num_duplicates,
+        num_reused=work.num_reused,
         num_errors=num_errors,
         num_prompt_tokens=requests.num_prompt_tokens,
         has_request_id=has_request_id,
-        wants_logprobs=bool((table.sampling.logprobs >= 0).any()),
+        wants_logprobs=bool((everything.table.sampling.logprobs >= 0).any()),
         stage_s=perf_counter() - started,
     )
     manifest.write(folder / MANIFEST_FILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,12 @@ from schemas.arrow import GENERATION_SCHEMA
 
 ERRORS_FILE = "errors.parquet"
 MANIFEST_FILE = "manifest.json"
+DUPLICATES_FILE = "duplicates.npz"
+ROWS_FILE = "rows.npz"
+REUSED_FOLDER = "reused"
+_FILES = (
+    MANIFEST_FILE, ERRORS_FILE, DUPLICATES_FILE, ROWS_FILE, TOKENS_FILE, COLUMNS_FILE, STOP_SETS_FILE, RESPONSE_FORMATS_FILE,
+)  # fmt: skip
 
 
 def input_parts(folder: Path) -> list[Path]:
@@ -25,10 +32,11 @@ def input_parts(folder: Path) -> list[Path]:
 
 def clear(folder: Path) -> None:
     """Remove what an interrupted staging left; its manifest first, which says that the rest is whole."""
-    for name in (MANIFEST_FILE, ERRORS_FILE, TOKENS_FILE, COLUMNS_FILE, STOP_SETS_FILE, RESPONSE_FORMATS_FILE):
+    for name in _FILES:
         (folder / name).unlink(missing_ok=True)
     for part in [*input_parts(folder), *folder.glob(".*.tmp")]:
         part.unlink()
+    shutil.rmtree(folder / REUSED_FOLDER, ignore_errors=True)
 
 
 class TokenWriter:

@@ -39,7 +39,7 @@ def test_equal_values_of_any_type_are_one_group_and_null_is_a_value(hints_of, co
 
 def test_a_group_spans_the_files_of_a_dataset(hints_of):
     num_rows = 9000  # more than one batch
-    rows = {"prompt": ["a"] * num_rows, "my.task": ["x", "y"] * (num_rows // 2)}
+    rows = {"prompt": [f"p{i}" for i in range(num_rows)], "my.task": ["x", "y"] * (num_rows // 2)}
     group = hints_of(rows, "my.task").group
     assert len(np.unique(group[::2])) == len(np.unique(group[1::2])) == 1
     assert group[0] != group[1]
@@ -47,6 +47,7 @@ def test_a_group_spans_the_files_of_a_dataset(hints_of):
 
 def test_hints_belong_to_requests_not_to_rows(hints_of):
     rows = {"prompt": ["a", "", "c"], "n": [2, 1, 1], "task": ["x", "x", "y"], "expected_output_tokens": [7, 8, None]}
+    rows["temperature"] = [1.0] * 3
     hints = hints_of(rows, "task")
     assert hints.group.tolist() == [0, 0, 1]
     assert hints.expected_output_tokens.tolist() == [7, 7, 0]

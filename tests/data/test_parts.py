@@ -82,7 +82,7 @@ def test_a_damaged_part_is_named(tmp_path):
 
 def test_finished_requests_are_found_by_row_and_sample(tokenizer, tmp_path):
     rows = {"prompt": ["a", "", "b", "c"], "n": [2, 1, 3, 1]}
-    _, requests, _ = stage_rows(rows, tokenizer, tmp_path)
+    _, requests, _ = stage_rows(rows, tokenizer, tmp_path, sampling={"temperature": 1.0})
     with PartWriter(tmp_path / "one") as parts:
         parts.append(outcome(requests, 3))
     with PartWriter(tmp_path / "two") as parts:

@@ -18,7 +18,7 @@ OUTPUT_COLUMNS = [
 
 def test_outcomes_return_to_input_order_whatever_order_they_finished_in(tokenizer, tmp_path):
     rows = {"prompt": [f"p{i}" if i % 7 else "" for i in range(500)], "n": [1 + i % 3 for i in range(500)]}
-    manifest, requests, errors = stage_rows(rows, tokenizer, tmp_path)
+    manifest, requests, errors = stage_rows(rows, tokenizer, tmp_path, sampling={"temperature": 1.0})
     order = list(range(requests.num_requests))
     random.Random(0).shuffle(order)
     answer_all(tmp_path / "staged", tmp_path / "engine", max_rows=37, order=order)
@@ -52,11 +52,11 @@ def test_the_first_of_two_outcomes_counts(tokenizer, tmp_path):
         parts.append(Generation(1, 0, "late", [9], "stop", 1, 0, 1))
     counts = publish(tmp_path / "staged", [tmp_path / "warm_up", tmp_path / "shard"], tmp_path / "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet").column("output_text").to_pylist() == ["answer 0.0", "answer 1.0"]
-    assert (counts["num_rows"], counts["num_duplicates"]) == (2, 1)
+    assert (counts["num_rows"], counts["num_surplus"]) == (2, 1)
 
 
 def test_rows_without_an_outcome_are_named_and_nothing_is_published(tokenizer, tmp_path):
-    stage_rows({"prompt": ["a", "b", "c"], "n": [1, 2, 1]}, tokenizer, tmp_path)
+    stage_rows({"prompt": ["a", "b", "c"], "n": [1, 2, 1]}, tokenizer, tmp_path, sampling={"temperature": 1.0})
     answer_all(tmp_path / "staged", tmp_path / "engine", order=[0, 1])
     with pytest.raises(ValueError, match=r"2 sequences have no outcome yet; input rows \(from 0\): 1, 2\."):
         publish(tmp_path / "staged", [tmp_path / "engine"], tmp_path / "out.parquet")

@@ -19,7 +19,9 @@ def prompts(requests, tokenizer):
 
 
 def test_a_staged_job_can_be_read_back_from_its_folder(tokenizer, tmp_path):
-    manifest, requests, errors = stage_rows({"prompt": ["ab", "", "cde"], "n": [1, 1, 2]}, tokenizer, tmp_path)
+    manifest, requests, errors = stage_rows(
+        {"prompt": ["ab", "", "cde"], "n": [1, 1, 2]}, tokenizer, tmp_path, sampling={"temperature": 1.0}
+    )
     assert StageManifest.read(tmp_path / "staged" / "manifest.json") == manifest
     assert (manifest.num_requests, manifest.num_sequences, manifest.num_errors) == (3, 3, 1)
     assert (manifest.num_prompt_tokens, manifest.has_request_id, manifest.wants_logprobs) == (8, False, False)
@@ -189,7 +191,7 @@ def test_an_empty_default_stop_is_refused(tokenizer, tmp_path):
 
 def test_stop_sets_and_stop_tokens_are_stored_once_each(tokenizer, tmp_path):
     rows = {"prompt": ["a", "b", "c"], "stop": [["x"], None, ["x"]], "stop_token_ids": [[1, 2], None, [3]], "n": [2, 1, 1]}
-    _, requests, _ = stage_rows(rows, tokenizer, tmp_path)
+    _, requests, _ = stage_rows(rows, tokenizer, tmp_path, sampling={"temperature": 1.0})
     assert requests.sampling.stop_sets == ((), ("x",))
     assert requests.sampling.stop_set.tolist() == [1, 1, 0, 1]
     assert requests.sampling.stop_token_indptr.tolist() == [0, 2, 4, 4, 5]

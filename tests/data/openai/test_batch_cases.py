@@ -104,7 +104,7 @@ def test_unknown_parameters_are_named_and_null_is_the_default(run_case, tmp_path
     assert list(served) == ["c0", "c3"]
     assert message_of(failed["c1"]) == "unknown parameters: 'foo'; best_of 4 is not served"
     assert message_of(failed["c2"]) == "top_logprobs is 50; it must be from 0 to 20"
-    assert requests_of(tmp_path).sampling.max_tokens.tolist() == [77, 77]
+    assert set(requests_of(tmp_path).sampling.max_tokens.tolist()) == {77}
 
 
 def test_stop_strings_may_be_bare_overlap_and_begin_inside_a_token(run_case, tokenizer, tmp_path):
