@@ -37,13 +37,17 @@ def mixed_workload(
     compute_heavy: LengthSource = burst_like,
     high_sharing: LengthSource = mmlu_like,
     long_output: LengthSource = openvid_like,
+    max_tokens: int = MAX_TOKENS,
 ) -> Workload:
-    """A mix of three traces in random order, as dense and as shared as ``target`` under ``cost`` (paper appendix A.3)."""
+    """A mix of three traces in random order, as dense and as shared as ``target`` under ``cost`` (paper appendix A.3).
+
+    All requests have the limit ``max_tokens``, which should be as generous to a smaller mix's shorter outputs.
+    """
     sources = [compute_heavy, high_sharing, long_output]
     rng = np.random.default_rng(seed)
     num_compute, num_sharing, num_long = mix_counts(sources, target, num_requests, cost)
     long_outputs = typical_draw(long_output, num_long, cost, rng)
-    return synthesize([compute_heavy(num_compute, rng), high_sharing(num_sharing, rng), long_outputs], rng)
+    return synthesize([compute_heavy(num_compute, rng), high_sharing(num_sharing, rng), long_outputs], rng, max_tokens)
 
 
 def read_workload(path: Path, num_requests: int | None, seed: int) -> Workload:
@@ -61,14 +65,14 @@ def read_workload(path: Path, num_requests: int | None, seed: int) -> Workload:
     return Workload(_request_table(lens, np.concatenate([prompts[row] for row in rows])), outputs[rows])
 
 
-def synthesize(parts: list[Lengths], rng: np.random.Generator) -> Workload:
+def synthesize(parts: list[Lengths], rng: np.random.Generator, max_tokens: int = MAX_TOKENS) -> Workload:
     """Requests with these lengths, shuffled; each part has a system prompt of its own, and tokens are random otherwise."""
     prefixes = _Prefixes.draw(parts, rng)
     order = rng.permutation(sum(len(part) for part in parts))
     lens = np.concatenate([part.num_prompt_tokens for part in parts])[order]
-    outputs = np.concatenate([part.num_output_tokens for part in parts])[order]
+    outputs = np.minimum(np.concatenate([part.num_output_tokens for part in parts])[order], max_tokens)
     token_ids = rng.integers(EOS_TOKEN_ID + 1, VOCAB_SIZE, int(lens.sum(dtype=np.int64)), dtype=np.int32)
-    requests = _request_table(lens, token_ids)
+    requests = _request_table(lens, token_ids, max_tokens)
     _write_prefixes(token_ids, requests.prompt_start, prefixes.token_ids, prefixes.start[order], prefixes.num_tokens[order])
     return Workload(requests, outputs.astype(np.int32))
 
@@ -109,7 +113,9 @@ def _write_prefixes(token_ids, prompt_start, prefix_token_ids, prefix_start, num
             token_ids[prompt_start[i] + j] = prefix_token_ids[prefix_start[i] + j]
 
 
-def _request_table(num_prompt_tokens: NDArray[np.int32], token_ids: NDArray[np.int32]) -> RequestTable:
+def _request_table(
+    num_prompt_tokens: NDArray[np.int32], token_ids: NDArray[np.int32], max_tokens: int = MAX_TOKENS
+) -> RequestTable:
     num_requests = len(num_prompt_tokens)
     start = np.zeros(num_requests, np.int64)
     np.cumsum(num_prompt_tokens[:-1], out=start[1:])
@@ -120,5 +126,5 @@ def _request_table(num_prompt_tokens: NDArray[np.int32], token_ids: NDArray[np.i
         num_prompt_tokens=num_prompt_tokens.astype(np.int32),
         token_ids=token_ids,
         # One generous limit for all says nothing about any request's true length.
-        sampling=SamplingColumns.greedy(num_requests, MAX_TOKENS),
+        sampling=SamplingColumns.greedy(num_requests, max_tokens),
     )
