@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from blendserve_core.text.tokenizer import PromptTokenizer
 
 # Small models go on with white space for ever where they may.
 MAX_WHITE_SPACE = 20
-CACHE_BYTES = 512 * 2**20
+CACHE_BYTES, NUM_KEPT = 256 * 2**20, 64
 _SOURCE_LINE = re.compile(r"^\[[\d:]+\] \S+: ")
+# In strings with a length, xgrammar allows control characters, which JSON does not.
+_BOUNDED_CHARACTER, _JSON_CHARACTER = r"[^\"\\\r\n]", r"[^\0-\x1f\"\\\r\n]"
 _REGEX_PARTS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
 
 
@@ -34,6 +37,7 @@ class FormatCompiler:
         self._compiler = xgrammar.GrammarCompiler(
             _vocabulary(tokenizer, vocab_size, self.eos_token_ids), max_threads=num_threads, cache_limit_bytes=CACHE_BYTES
         )
+        self._compile_once = lru_cache(maxsize=NUM_KEPT)(self._compile)
 
     @classmethod
     def load(cls, model_folder: Path, num_threads: int) -> FormatCompiler:
@@ -44,7 +48,7 @@ class FormatCompiler:
     def compile(self, response_format: ResponseFormat) -> xgrammar.CompiledGrammar:
         """Raises BadFormat for what is no schema, regex or grammar, UnsupportedFormat for what could not be promised."""
         try:
-            return self._compile(response_format)
+            return self._compile_once(response_format)
         except RuntimeError as error:
             message = f"{response_format.kind}: {_SOURCE_LINE.sub('', str(error)).strip()}"
             raise (UnsupportedFormat if "not supported" in message else BadFormat)(message) from error
@@ -58,7 +62,8 @@ class FormatCompiler:
             return self._compiler.compile_grammar(text)
         schema = '{"type": "object"}' if response_format.kind == "json_object" else text
         check_schema(json.loads(schema))
-        return self._compiler.compile_json_schema(schema, max_whitespace_cnt=MAX_WHITE_SPACE)
+        grammar = str(xgrammar.Grammar.from_json_schema(schema, max_whitespace_cnt=MAX_WHITE_SPACE))
+        return self._compiler.compile_grammar(grammar.replace(_BOUNDED_CHARACTER, _JSON_CHARACTER))
 
 
 def _without_line_breaks(regex: str) -> str:

@@ -220,3 +220,33 @@ def test_input_rows_are_kept_as_they_came(tokenizer, tmp_path):
     assert pq.read_table(tmp_path / "staged" / "input-00000.parquet").equals(table)
     assert RequestTable.load(tmp_path / "staged").num_requests == 1
     assert read_errors(tmp_path / "staged")[0]["finish_reason"] == "error"
+
+
+def test_rows_with_a_bad_response_format_are_errors_and_equal_formats_are_kept_once(tokenizer, tmp_path):
+    integer, regex = {"type": "json_schema", "json_schema": {"schema": '{"type": "integer"}'}}, {"type": "regex"}
+    formats = [integer, {**regex, "regex": "[a-"}, None, {**regex, "regex": "a+"}, {"type": "xml"}, integer]
+    rows = {"prompt": ["p"] * len(formats), "response_format": formats}
+    manifest, table, errors = stage_rows(rows, tokenizer, tmp_path, sampling={"response_format": '{"type": "json_object"}'})
+    assert {error["row"]: (error["error"]["type"], error["error"]["stage"]) for error in errors} == {
+        1: ("invalid_response_format", "stage"),
+        4: ("invalid_response_format", "stage"),
+    }
+    assert manifest.num_errors == 2
+    assert table.sampling.response_format.tolist() == [0, 1, 2, 0]
+    assert [response_format.kind for response_format in table.sampling.response_formats] == [
+        "json_schema",
+        "json_object",
+        "regex",
+    ]
+
+
+def test_a_bad_default_response_format_ends_the_job_before_a_row_is_read(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match=r"response_format is \{\}; it must have a type"):
+        stage_rows({"prompt": ["p"]}, tokenizer, tmp_path, sampling={"response_format": {}})
+
+
+def test_a_column_called_parsed_stands_in_the_way_of_structured_output_alone(tokenizer, tmp_path):
+    rows = {"prompt": ["p"], "parsed": [1]}
+    stage_rows(rows, tokenizer, tmp_path)
+    with pytest.raises(ValueError, match="the input has columns that the output adds: parsed"):
+        stage_rows(rows, tokenizer, tmp_path, sampling={"response_format": '{"type": "json_object"}'})
