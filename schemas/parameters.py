@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from schemas.credentials import without_credentials
+
 PolicyName = Literal["first-come", "depth-first", "random", "blend-paper", "blend"]
 DtypeName = Literal["bfloat16", "float32"]
 OnTooLong = Literal["error", "truncate-left", "truncate-right"]
@@ -120,4 +122,4 @@ class JobParameters(JobOptions):
     @property
     def title(self) -> str:
         """What a run of this job is called."""
-        return f"{Path(self.requests).name} with {Path(self.model).name}"
+        return f"{Path(without_credentials(self.requests)).name} with {Path(self.model).name}"

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from blendserve_core.data.columns import Columns, resolve_columns
+from blendserve_core.data.check import check_columns, has_request_id
+from blendserve_core.data.columns import Columns
 from blendserve_core.data.context import fit_context
 from blendserve_core.data.duplicate_ids import DuplicateIds
 from blendserve_core.data.generation import failed
 from blendserve_core.data.openai.bodies import Requests, read_requests
-from blendserve_core.data.output_schema import output_schema
 from blendserve_core.data.prompts import read_prompts
 from blendserve_core.data.request_columns import RequestColumns
 from blendserve_core.data.reuse import EarlierOutput
@@ -58,11 +58,7 @@ def stage(
     senseless: no prompt column, names that collide with the output's, ids that are not unique, files that cannot be read.
     """
     started = perf_counter()
-    columns = resolve_columns(source.schema, parameters.columns)
-    has_request_id = columns.request_id is not None or "request_id" in source.schema.names
-    may_be_structured = "response_format" in columns.sampling or parameters.sampling.response_format is not None
-    parsed_type = pa.string() if may_be_structured else None
-    output_schema(source.schema, has_request_id=has_request_id, wants_logprobs=True, parsed_type=parsed_type)
+    columns = check_columns(source.schema, parameters)
     with FormatChecker(tokenizer.folder) as formats:
         _check_defaults(parameters.sampling, formats)
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +75,7 @@ def stage(
         num_reused=work.num_reused,
         num_errors=num_errors,
         num_prompt_tokens=requests.num_prompt_tokens,
-        has_request_id=has_request_id,
+        has_request_id=has_request_id(source.schema, columns),
         wants_logprobs=bool((everything.table.sampling.logprobs >= 0).any()),
         stage_s=perf_counter() - started,
     )

@@ -11,7 +11,20 @@ from blendserve_core.engine.model.folder import resolve_model
 
 
 def test_a_local_folder_is_itself(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
     assert resolve_model(str(tmp_path)) == tmp_path.resolve()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.pth", "pytorch_model-00001-of-00002.bin"])
+def test_pickled_weights_are_refused_with_a_way_out(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\x80\x04c__main__\nboom\n.")
+    with pytest.raises(ValueError, match=rf"{name} is a pickle.*save_pretrained"):
+        resolve_model(str(tmp_path))
+
+
+def test_a_folder_without_weights_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no \\*\\.safetensors"):
+        resolve_model(str(tmp_path))
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "/no/where/at/all", "smollm2", "a/b/c"])
