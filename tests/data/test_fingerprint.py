@@ -50,7 +50,13 @@ def test_lengths_are_not_taken_from_other_prompts(model_folder, options):
 
 @pytest.mark.parametrize(
     "options",
-    [{"limit": 5}, {"dtype": "float32"}, {"columns": {"prompt": "question"}}, {"sampling": {"seed": 1}}],
+    [
+        {"limit": 5},
+        {"dtype": "float32"},
+        {"columns": {"prompt": "question"}},
+        {"sampling": {"seed": 1}},
+        {"sampling": {"response_format": '{"type": "json_object"}'}},
+    ],
 )
 def test_options_that_change_an_output_change_the_fingerprint(model_folder, before, options):
     assert changed(model_folder, before, **options) == {"options"}
