@@ -1,206 +1,217 @@
 """The prefix cache. All requests are known beforehand, so the planned tree is its index: no hashing, no guessing.
 
 A segment's pages stay while a request below it is unfinished; when memory is short, the idle segment whose next use is
-farthest away goes first.
+farthest away goes first. ``kv`` is the :class:`KvArrays` everywhere.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import numba
 
-import numpy as np
-from numpy.typing import NDArray
+from blendserve_core.kv.arrays import NOT_WAITING, KvArrays
+from blendserve_core.kv.block_lists import read
+from blendserve_core.kv.idle import add_idle, farthest_idle, forget_next_use, remove_idle
+from blendserve_core.kv.pages import hold_page, num_pages_for, release_page, release_pages
 
-from blendserve_core.kv.pages import PagePool
-from blendserve_core.kv.segments import Segments
-
-NOT_WAITING = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """What the cache holds for a request: ``num_tokens`` in ``pages``, and then, if ``tail_page`` >= 0, ``num_tail_tokens``
-    more that are copied from that page into the first page of the request's own."""
-
-    num_tokens: int
-    pages: NDArray[np.int32]
-    tail_page: int
-    num_tail_tokens: int
+BUSY = -1
 
 
-class PrefixCache:
-    """Owns the pages of shared segments. ``rank[request]`` is a request's place in the planned order (NOT_WAITING outside it),
-    from which the next use of a segment is known."""
+@numba.njit(cache=True)
+def match(kv, request, step):
+    """Longest cached prefix of a request: (tokens, segment whose tail can be copied or -1).
 
-    def __init__(
-        self, segments: Segments, pool: PagePool, page_size: int, request_order: NDArray[np.int64], rank: NDArray[np.int64]
-    ) -> None:
-        self._segments = segments
-        self._pool = pool
-        self._page_size = page_size
-        num_segments = segments.num_segments
-        self._num_filled = np.zeros(num_segments, dtype=np.int32)
-        self._num_users = np.zeros(num_segments, dtype=np.int32)
-        self._num_unfinished = segments.num_requests.copy()
-        self._writer = np.full(num_segments, -1, dtype=np.int64)
-        self._tail_page = np.full(num_segments, -1, dtype=np.int32)
-        self._tail_step = np.zeros(num_segments, dtype=np.int64)
-        self._page_indptr = np.concatenate([[0], np.cumsum((segments.end - segments.start) // page_size, dtype=np.int64)])
-        self._pages = np.full(self._page_indptr[-1], -1, dtype=np.int32)
-        self._idle: set[int] = set()
-        self.num_idle_pages = 0
-        self._position_of = np.empty(len(request_order), dtype=np.int64)
-        self._position_of[request_order] = np.arange(len(request_order))
-        self._rank = rank
-        self._waiting_rank = rank[request_order]
+    (BUSY, -1) while another running request is computing the part it needs next.
+    """
+    num_tokens, tail_of = 0, -1
+    for i in range(_walk(kv, request)):
+        segment = kv.path[i]
+        node = kv.segments[segment]
+        if node.num_filled < node.end - node.start:
+            if node.writer >= 0:
+                return BUSY, -1
+            return num_tokens + node.num_filled, tail_of if node.num_filled == 0 else -1
+        if num_tokens < node.end:
+            num_tokens, tail_of = node.end, -1
+        if kv.tail_pages[segment] >= 0 and node.tail_step < step:
+            tail_of = segment
+    return num_tokens, tail_of
 
-    def private_start(self, request: int) -> int:
-        """First token position of a request that lies in pages of its own, a multiple of the page size."""
-        segment = self._segments.of_request[request]
-        return int(self._segments.end[segment]) if segment >= 0 else 0
 
-    def segment_of(self, request: int) -> int:
-        """Deepest segment of a request, -1 without one."""
-        return int(self._segments.of_request[request])
+@numba.njit(cache=True)
+def cached_pages(kv, request, pages):
+    """Write the pages that are cached for a request to the front of ``pages``. Returns how many there are."""
+    num_pages = 0
+    for i in range(_walk(kv, request)):
+        node = kv.segments[kv.path[i]]
+        for k in range(num_pages_for(kv, node.num_filled)):
+            pages[num_pages] = kv.segment_pages[node.first_page + k]
+            num_pages += 1
+    return num_pages
 
-    def match(self, request: int, step: int) -> Match | None:
-        """Longest cached prefix of a request, or None while another running request is computing the part it needs next."""
-        path = self._path(request)
-        num_tokens, tail_of = 0, -1
-        for segment in path:
-            num_filled = int(self._num_filled[segment])
-            if num_filled < self._length(segment):
-                if self._writer[segment] >= 0:
-                    return None
-                num_tokens += num_filled
-                tail_of = tail_of if num_filled == 0 else -1
-                break
-            if num_tokens < self._segments.end[segment]:
-                num_tokens, tail_of = int(self._segments.end[segment]), -1
-            if self._tail_page[segment] >= 0 and self._tail_step[segment] < step:
-                tail_of = segment
-        return Match(
-            num_tokens=num_tokens,
-            pages=self._filled_pages(path),
-            tail_page=int(self._tail_page[tail_of]) if tail_of >= 0 else -1,
-            num_tail_tokens=int(self._segments.num_tail_tokens[tail_of]) if tail_of >= 0 else 0,
-        )
 
-    def enter(self, request: int) -> None:
-        """A request starts to run: its path is in use, and what is missing of it is this request's to compute."""
-        for segment in self._path(request):
-            if self._num_users[segment] == 0:
-                self._set_idle(segment, False)
-            self._num_users[segment] += 1
-            if self._num_filled[segment] < self._length(segment):
-                self._writer[segment] = request
-        self._waiting_rank[self._position_of[request]] = NOT_WAITING
+@numba.njit(cache=True)
+def private_start(kv, request):
+    """First token position of a request that lies in pages of its own, a multiple of the page size."""
+    segment = kv.requests[request].segment
+    return kv.segments[segment].end if segment >= 0 else 0
 
-    def leave(self, request: int, *, is_finished: bool) -> None:
-        """A request stops to run. Finished, it releases its share of the path; retracted, the path stays cached for it."""
-        for segment in reversed(self._path(request)):
-            self._num_users[segment] -= 1
-            if self._writer[segment] == request:
-                self._writer[segment] = -1
-            if self._num_users[segment] == 0:
-                self._set_idle(segment, True)
-        if is_finished:
-            self.finish(request)
-        else:
-            self._waiting_rank[self._position_of[request]] = self._rank[request]
 
-    def finish(self, request: int) -> None:
-        """Nothing will be asked of the cache for this request any more."""
-        self._waiting_rank[self._position_of[request]] = NOT_WAITING
-        for segment in reversed(self._path(request)):
-            self._num_unfinished[segment] -= 1
-            if self._num_unfinished[segment] == 0:
-                self._drop(segment)
+@numba.njit(cache=True)
+def num_available_pages(kv):
+    """Pages that are free, or hold only idle cache."""
+    return kv.state[0].num_free + kv.state[0].num_idle_pages
 
-    def fill(self, request: int, start: int, end: int, new_pages: NDArray[np.int32]) -> None:
-        """A request computes its tokens ``[start, end)``: those in shared segments get the first of ``new_pages``."""
-        num_used = 0
-        for segment in self._path(request):
-            if self._segments.end[segment] <= start or self._segments.start[segment] >= end:
-                continue
-            first = self._page_indptr[segment] + self._num_pages_held(segment)
-            num_filled = int(min(end, self._segments.end[segment]) - self._segments.start[segment])
-            self._num_filled[segment] = num_filled
-            num_new = self._page_indptr[segment] + self._num_pages_held(segment) - first
-            self._pages[first : first + num_new] = new_pages[num_used : num_used + num_new]
-            num_used += int(num_new)
-            if num_filled == self._length(segment):
-                self._writer[segment] = -1
 
-    def remember_tails(self, request: int, start: int, end: int, page_row: NDArray[np.int32], step: int) -> None:
-        """A request computes ``[start, end)`` into ``page_row``; a segment tail that completes is copied later."""
-        for segment in self._path(request):
-            num_tail = self._segments.num_tail_tokens[segment]
-            tail_end = self._segments.end[segment] + num_tail
-            is_wanted = num_tail > 0 and self._tail_page[segment] < 0 and self._num_unfinished[segment] > 1
-            if is_wanted and start < tail_end <= end:
-                page = int(page_row[self._segments.end[segment] // self._page_size])
-                self._pool.hold(page)
-                self._tail_page[segment] = page
-                self._tail_step[segment] = step
+@numba.njit(cache=True)
+def enter(kv, request):
+    """A request starts to run: its path is in use, and what is missing of it is this request's to compute."""
+    for i in range(_walk(kv, request)):
+        segment = kv.path[i]
+        node = kv.segments[segment]
+        if node.num_users == 0:
+            _set_busy(kv, segment)
+        node.num_users += 1
+        if node.num_filled < node.end - node.start:
+            node.writer = request
+    kv.waiting_rank[kv.requests[request].position] = NOT_WAITING
 
-    def evict(self, num_pages: int) -> bool:
-        """Free idle segments, farthest next use first, until the pool has ``num_pages`` free. False if it cannot have them."""
-        while self._pool.num_free < num_pages and self._idle:
-            self._drop(max(self._idle, key=lambda segment: (self._next_use(segment), segment)))
-        if self._pool.num_free < num_pages:
-            self._drop_tails()
-        return self._pool.num_free >= num_pages
 
-    def _next_use(self, segment: int) -> int:
-        # A parent is used no later than its children and has the smaller number, so children go first.
-        positions = slice(self._segments.position_start[segment], self._segments.position_end[segment])
-        return int(self._waiting_rank[positions].min())
+@numba.njit(cache=True)
+def leave(kv, request, is_finished):
+    """A request stops to run. Finished, it releases its share of the path; retracted, the path stays cached for it."""
+    segment = kv.requests[request].segment
+    while segment >= 0:
+        node = kv.segments[segment]
+        node.num_users -= 1
+        if node.writer == request:
+            node.writer = -1
+        if node.num_users == 0:
+            _set_idle(kv, segment)
+        segment = node.parent
+    if is_finished:
+        finish(kv, request)
+    else:
+        kv.waiting_rank[kv.requests[request].position] = kv.requests[request].rank
 
-    def _path(self, request: int) -> list[int]:
-        """Segments of a request from the top down."""
-        path = []
-        segment = int(self._segments.of_request[request])
-        while segment >= 0:
-            path.append(segment)
-            segment = int(self._segments.parent[segment])
-        return path[::-1]
 
-    def _length(self, segment: int) -> int:
-        return int(self._segments.end[segment] - self._segments.start[segment])
+@numba.njit(cache=True)
+def finish(kv, request):
+    """Nothing will be asked of the cache for this request any more."""
+    kv.waiting_rank[kv.requests[request].position] = NOT_WAITING
+    segment = kv.requests[request].segment
+    while segment >= 0:
+        node = kv.segments[segment]
+        node.num_unfinished -= 1
+        if node.num_unfinished == 0:
+            _drop(kv, segment)
+        elif node.idle_place >= 0:
+            forget_next_use(kv, segment)
+        segment = node.parent
 
-    def _num_pages_held(self, segment: int) -> int:
-        return -(-int(self._num_filled[segment]) // self._page_size)
 
-    def _pages_of(self, segment: int) -> NDArray[np.int32]:
-        first = self._page_indptr[segment]
-        return self._pages[first : first + self._num_pages_held(segment)]
+@numba.njit(cache=True)
+def forget(request, *arrays):
+    """A waiting request will never run. ``arrays`` are those of a KvArrays."""
+    finish(KvArrays(*arrays), request)
 
-    def _filled_pages(self, path: list[int]) -> NDArray[np.int32]:
-        return np.concatenate([np.empty(0, dtype=np.int32), *map(self._pages_of, path)])
 
-    def _set_idle(self, segment: int, is_idle: bool) -> None:
-        num_pages = self._num_pages_held(segment)
-        if is_idle and num_pages > 0:
-            self._idle.add(segment)
-            self.num_idle_pages += num_pages
-        elif segment in self._idle:
-            self._idle.remove(segment)
-            self.num_idle_pages -= num_pages
+@numba.njit(cache=True)
+def fill(kv, request, start, end, new_pages):
+    """A request computes its tokens ``[start, end)``: those in shared segments get the first of ``new_pages``."""
+    num_used = 0
+    for i in range(_walk(kv, request)):
+        segment = kv.path[i]
+        node = kv.segments[segment]
+        if node.end <= start or node.start >= end:
+            continue
+        num_held = num_pages_for(kv, node.num_filled)
+        node.num_filled = min(end, node.end) - node.start
+        for k in range(num_held, num_pages_for(kv, node.num_filled)):
+            kv.segment_pages[node.first_page + k] = new_pages[num_used]
+            num_used += 1
+        if node.num_filled == node.end - node.start:
+            node.writer = -1
 
-    def _drop(self, segment: int) -> None:
-        assert self._num_users[segment] == 0, f"segment {segment} is in use"
-        self._set_idle(segment, False)
-        self._pool.release(self._pages_of(segment))
-        self._num_filled[segment] = 0
-        self._drop_tail(segment)
 
-    def _drop_tails(self) -> None:
-        """The last resort: tails of segments in use, in pages that only they still hold."""
-        for segment in np.flatnonzero(self._tail_page >= 0).tolist():
-            self._drop_tail(segment)
+@numba.njit(cache=True)
+def remember_tails(kv, request, start, end, store, first_page_block, step):
+    """A request computes ``[start, end)`` into the pages of its list; a segment tail that completes is copied later."""
+    for i in range(_walk(kv, request)):
+        segment = kv.path[i]
+        node = kv.segments[segment]
+        tail_end = node.end + node.num_tail_tokens
+        is_wanted = node.num_tail_tokens > 0 and kv.tail_pages[segment] < 0 and node.num_unfinished > 1
+        if is_wanted and start < tail_end <= end:
+            page_number = node.end // kv.state[0].page_size
+            read(store, first_page_block, page_number, page_number + 1, kv.tail_pages, segment)
+            hold_page(kv, kv.tail_pages[segment])
+            node.tail_step = step
+            kv.state[0].num_tails += 1
 
-    def _drop_tail(self, segment: int) -> None:
-        if self._tail_page[segment] >= 0:
-            self._pool.release(self._tail_page[segment : segment + 1])
-            self._tail_page[segment] = -1
+
+@numba.njit(cache=True)
+def evict(kv, num_pages):
+    """Free idle segments, farthest next use first, until the pool has ``num_pages`` free. False if it cannot have them."""
+    state = kv.state[0]
+    while state.num_free < num_pages and state.num_idle > 0:
+        _drop(kv, farthest_idle(kv))
+    if state.num_free < num_pages and state.num_tails > 0:
+        _drop_tails(kv)
+    return state.num_free >= num_pages
+
+
+@numba.njit(cache=True)
+def _walk(kv, request):
+    """Write the segments of a request into ``kv.path``, from the top down. Returns how many there are."""
+    num_segments = 0
+    segment = kv.requests[request].segment
+    while segment >= 0:
+        num_segments += 1
+        segment = kv.segments[segment].parent
+    segment = kv.requests[request].segment
+    for i in range(num_segments - 1, -1, -1):
+        kv.path[i] = segment
+        segment = kv.segments[segment].parent
+    return num_segments
+
+
+@numba.njit(cache=True)
+def _set_idle(kv, segment):
+    num_pages = num_pages_for(kv, kv.segments[segment].num_filled)
+    if num_pages > 0:
+        add_idle(kv, segment)
+        kv.state[0].num_idle_pages += num_pages
+
+
+@numba.njit(cache=True)
+def _set_busy(kv, segment):
+    if kv.segments[segment].idle_place >= 0:
+        remove_idle(kv, segment)
+        kv.state[0].num_idle_pages -= num_pages_for(kv, kv.segments[segment].num_filled)
+
+
+@numba.njit(cache=True)
+def _drop(kv, segment):
+    node = kv.segments[segment]
+    assert node.num_users == 0, "a segment in use is dropped"
+    _set_busy(kv, segment)
+    release_pages(kv, kv.segment_pages, node.first_page, node.first_page + num_pages_for(kv, node.num_filled))
+    node.num_filled = 0
+    _drop_tail(kv, segment)
+
+
+@numba.njit(cache=True)
+def _drop_tails(kv):
+    """The last resort: tails of segments in use, in pages that only they still hold."""
+    segment = 0
+    while kv.state[0].num_tails > 0:
+        _drop_tail(kv, segment)
+        segment += 1
+
+
+@numba.njit(cache=True)
+def _drop_tail(kv, segment):
+    if kv.tail_pages[segment] >= 0:
+        release_page(kv, kv.tail_pages[segment])
+        kv.tail_pages[segment] = -1
+        kv.state[0].num_tails -= 1

@@ -4,46 +4,51 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from blendserve_core.requests import SamplingColumns
+from blendserve_core.schedule.running import RunningArrays
 
 FinishReason = Literal["stop", "length", "error"]
+
+GOES_ON, STOP, LENGTH = 0, 1, 2
+REASONS: dict[int, FinishReason] = {STOP: "stop", LENGTH: "length"}
 
 
 class FinishRules:
     """Decides which of the just sampled tokens are their sequence's last."""
 
     def __init__(self, sampling: SamplingColumns, eos_token_ids: tuple[int, ...]) -> None:
-        self._sampling = sampling
-        self._eos_token_ids = eos_token_ids
-        self._has_stop_tokens = bool(len(sampling.stop_token_ids))
+        # Copies, because a memory-mapped column would be another type to compile for.
+        self._rules = (
+            np.array(eos_token_ids, dtype=np.int32),
+            np.array(sampling.ignore_eos, dtype=np.bool_),
+            np.array(sampling.stop_token_indptr, dtype=np.int64),
+            np.array(sampling.stop_token_ids, dtype=np.int32),
+        )
 
-    def reasons(
-        self,
-        seq_ids: NDArray[np.int64],
-        token_ids: NDArray[np.int32],
-        num_outputs: NDArray[np.int32],
-        max_outputs: NDArray[np.int32],
-        stopped: frozenset[int],
-    ) -> dict[int, FinishReason]:
-        """Finish reason by position in the arrays (one entry per sampled token), for those that end."""
-        is_stop = np.zeros(len(token_ids), dtype=np.bool_)
-        for eos_token_id in self._eos_token_ids:
-            is_stop |= token_ids == eos_token_id
-        is_stop &= ~self._sampling.ignore_eos[seq_ids]
-        if self._has_stop_tokens:
-            is_stop |= self._is_own_stop_token(seq_ids, token_ids)
+    def ends(
+        self, running: RunningArrays, rows: NDArray[np.int64], token_ids: NDArray[np.int32], stopped: frozenset[int]
+    ) -> tuple[NDArray[np.int64], list[FinishReason]]:
+        """Rows that end and why. ``rows`` were sampled ``token_ids``, which are among their outputs already."""
+        codes = _codes(rows, token_ids, *self._rules, *running)
         if stopped:
-            is_stop |= np.isin(seq_ids, np.fromiter(stopped, dtype=np.int64))
-        is_long = num_outputs >= max_outputs
-        return {int(i): "stop" if is_stop[i] else "length" for i in np.flatnonzero(is_stop | is_long)}
+            codes[np.isin(running.seq_ids[rows], np.fromiter(stopped, dtype=np.int64))] = STOP
+        ends = np.flatnonzero(codes)
+        return rows[ends], [REASONS[code] for code in codes[ends].tolist()]
 
-    def _is_own_stop_token(self, seq_ids: NDArray[np.int64], token_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        indptr, stop_token_ids = self._sampling.stop_token_indptr, self._sampling.stop_token_ids
-        is_stop = np.zeros(len(seq_ids), dtype=np.bool_)
-        for i in np.flatnonzero(indptr[seq_ids + 1] > indptr[seq_ids]):
-            own = stop_token_ids[indptr[seq_ids[i]] : indptr[seq_ids[i] + 1]]
-            is_stop[i] = token_ids[i] in own
-        return is_stop
+
+@numba.njit(cache=True)
+def _codes(rows, token_ids, eos_token_ids, ignore_eos, stop_token_indptr, stop_token_ids, *arrays):
+    running = RunningArrays(*arrays)
+    codes = np.full(len(rows), GOES_ON, dtype=np.int8)
+    for i in range(len(rows)):
+        row, request = rows[i], running.seq_ids[rows[i]]
+        own_stop_token_ids = stop_token_ids[stop_token_indptr[request] : stop_token_indptr[request + 1]]
+        if token_ids[i] in own_stop_token_ids or (not ignore_eos[request] and token_ids[i] in eos_token_ids):
+            codes[i] = STOP
+        elif running.num_outputs[row] >= running.rows[row].max_outputs:
+            codes[i] = LENGTH
+    return codes

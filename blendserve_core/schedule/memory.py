@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from blendserve_core.kv.pages import PagePool
-from blendserve_core.kv.prefix_cache import Match, PrefixCache
+from blendserve_core.kv.arrays import empty_kv
+from blendserve_core.kv.prefix_cache import forget
 from blendserve_core.kv.segments import Segments
+from blendserve_core.schedule.admit import admit
+from blendserve_core.schedule.advance import advance, end_rows
+from blendserve_core.schedule.grow import continue_prefills, grow_decodes
 from blendserve_core.schedule.running import Running
+from blendserve_core.schedule.step import Capacity
 
 
 class Memory:
@@ -22,116 +23,77 @@ class Memory:
         segments: Segments,
         request_order: NDArray[np.int64],
         rank: NDArray[np.int64],
-        num_pages: int,
-        page_size: int,
+        capacity: Capacity,
+        running: Running,
     ) -> None:
-        self.page_size = page_size
-        self._pool = PagePool(num_pages)
-        self._cache = PrefixCache(segments, self._pool, page_size, request_order, rank)
-        self._copies: list[tuple[int, int, int]] = []
+        self._page_size = capacity.page_size
+        self._running = running
+        self._kv = empty_kv(
+            segments,
+            request_order,
+            rank,
+            num_pages=capacity.num_pages,
+            page_size=capacity.page_size,
+            max_copies=capacity.max_sequences,
+        )
+        self._state = self._kv.state[0]
 
     @property
     def num_available_pages(self) -> int:
         """Pages that are free, or hold only idle cache."""
-        return self._pool.num_free + self._cache.num_idle_pages
+        return int(self._state["num_free"]) + int(self._state["num_idle_pages"])
 
     @property
     def copies(self) -> NDArray[np.int32]:
-        """[num_copies, 3] source page, destination page and number of tokens to copy before the step."""
-        return np.array(self._copies, dtype=np.int32).reshape(-1, 3)
+        """[3, num_copies] source page, destination page and number of tokens to copy before the step."""
+        return self._kv.copies[:, : self._state["num_copies"]].copy()
 
-    def release_copy_sources(self) -> None:
-        """The step has run: pages that were copied from need not be kept for that any more."""
-        for source, _, _ in self._copies:
-            self._pool.release(np.array([source], dtype=np.int32))
-        self._copies = []
+    def grow_decodes(self) -> tuple[int, int] | None:
+        """One new token for every row with one to go: (decodes, KV tokens they read). None, and none, if pages are short."""
+        running = self._running
+        running.reserve(running.num, running.num)
+        num_decodes, num_tokens_read = grow_decodes(running.num, *self._kv, *running.arrays)
+        return None if num_decodes < 0 else (num_decodes, num_tokens_read)
 
-    def num_pages_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.page_size)
+    def continue_prefills(self, budget: int, step: int) -> tuple[int, int]:
+        """Go on with begun prompts, oldest first: (budget left, prompt tokens that still wait for a later step)."""
+        running = self._running
+        running.reserve(running.num, running.num + budget // self._page_size)
+        return continue_prefills(running.num, budget, step, *self._kv, *running.arrays)
 
-    def pin(self, request: int, num_tokens: int, step: int) -> Match | None:
-        """Find what is cached for a request of ``num_tokens``, and keep it from eviction.
+    def admit(
+        self,
+        request: int,
+        prompt: tuple[int, int],
+        num_outputs: int,
+        max_outputs: int,
+        budget: int,
+        num_promised: int,
+        step: int,
+    ) -> tuple[int, int]:
+        """Make a request the last running row, if it fits beside ``num_promised`` tokens of begun prompts.
 
-        None while another sequence is computing it. Where memory is so short that a tail's page may itself be needed, the
-        match comes without its tail.
+        ``prompt`` is its start in the token store and its length. Returns (new tokens in this step, tokens found in the cache),
+        and no new tokens where it must wait.
         """
-        match = self._cache.match(request, step)
-        if match is None:
-            return None
-        self._cache.enter(request)
-        if match.tail_page < 0:
-            return match
-        if self.num_available_pages <= self.num_pages_for(num_tokens + 1) - len(match.pages):
-            return replace(match, tail_page=-1, num_tail_tokens=0)
-        self._pool.hold(match.tail_page)
-        return match
+        running = self._running
+        running.reserve(1, 1 + (prompt[1] + num_outputs) // self._page_size)
+        num_new, num_cached = admit(
+            request, *prompt, num_outputs, max_outputs, running.num, budget, num_promised, step, *self._kv, *running.arrays
+        )
+        running.num += num_new > 0
+        return num_new, num_cached
 
-    def unpin(self, request: int, match: Match) -> None:
-        self._cache.leave(request, is_finished=False)
-        if match.tail_page >= 0:
-            self._pool.release(np.array([match.tail_page], dtype=np.int32))
+    def advance(self, rows: NDArray[np.int64], is_sampled: NDArray[np.bool_], token_ids: NDArray[np.int32]) -> None:
+        """The step has run: its ``rows`` have computed their new tokens, and the sampled ones got ``token_ids``."""
+        self._running.reserve(len(token_ids), len(token_ids))
+        advance(rows, is_sampled, token_ids, *self._kv, *self._running.arrays)
 
-    def can_hold(self, num_pages: int) -> bool:
-        """Whether ``num_pages`` more can be had now; evicts idle cache for them."""
-        return self._cache.evict(num_pages)
-
-    def seat(self, running: Running, row: int, match: Match) -> None:
-        """Put a pinned request's cached pages into its page table."""
-        request = int(running.seq_ids[row])
-        running.first_private_page[row] = self._cache.private_start(request) // self.page_size
-        running.prefix_nodes[row] = self._cache.segment_of(request)
-        running.num_pages[row] = len(match.pages)
-        running.reserve(num_pages=len(match.pages))
-        running.page_table[running.slots[row], : len(match.pages)] = match.pages
-
-    def copy_tail(self, running: Running, row: int, match: Match) -> None:
-        """Have the cached part of a page copied into the first page of the row's own; until then it stays pinned."""
-        own_page = int(running.page_table[running.slots[row], len(match.pages)])
-        self._copies.append((match.tail_page, own_page, match.num_tail_tokens))
-
-    def grow(self, running: Running, rows: NDArray[np.int64]) -> bool:
-        """Make room for one more token in each row, or in none if pages are short."""
-        needy = rows[running.num_computed[rows] // self.page_size >= running.num_pages[rows]]
-        if not self._cache.evict(len(needy)):
-            return False
-        if len(needy):
-            running.reserve(num_pages=int(running.num_pages[needy].max()) + 1)
-            _append_pages(running.page_table, running.slots, running.num_pages, needy, self._pool.allocate(len(needy)))
-        return True
-
-    def extend(self, running: Running, row: int, start: int, num_new: int, step: int) -> int:
-        """Make room for up to ``num_new`` tokens after those a row has computed; returns for how many there are pages.
-
-        ``start`` is where the row's part of the pages begins: its computed tokens, less a tail that is being copied.
-        """
-        num_computed, num_pages = int(running.num_computed[row]), int(running.num_pages[row])
-        num_missing = max(0, self.num_pages_for(num_computed + num_new) - num_pages)
-        if not self._cache.evict(num_missing):
-            num_missing = self._pool.num_free
-            num_new = max(0, (num_pages + num_missing) * self.page_size - num_computed)
-        running.reserve(num_pages=num_pages + num_missing)
-        page_row = running.page_table[running.slots[row]]
-        page_row[num_pages : num_pages + num_missing] = pages = self._pool.allocate(num_missing)
-        running.num_pages[row] += num_missing
-        request, end = int(running.seq_ids[row]), num_computed + num_new
-        self._cache.fill(request, start, end, pages)
-        self._cache.remember_tails(request, start, end, page_row, step)
-        return num_new
-
-    def free(self, running: Running, row: int, *, is_finished: bool) -> None:
-        """Take back a row's own pages, and its hold on the shared ones."""
-        own = running.page_table[running.slots[row], running.first_private_page[row] : running.num_pages[row]]
-        self._pool.release(own)
-        self._cache.leave(int(running.seq_ids[row]), is_finished=is_finished)
+    def end(self, rows: NDArray[np.int64], *, is_finished: bool) -> None:
+        """Remove rows and take back their own pages, and their hold on the shared ones."""
+        end_rows(self._running.num, rows, is_finished, *self._kv, *self._running.arrays)
+        self._running.num -= len(rows)
 
     def forget(self, request: int) -> None:
         """A waiting request will never run."""
-        self._cache.finish(request)
-
-
-@numba.njit(cache=True)
-def _append_pages(page_table, slots, num_pages, rows, new_pages):
-    for i in range(len(rows)):
-        row = rows[i]
-        page_table[slots[row], num_pages[row]] = new_pages[i]
-        num_pages[row] += 1
+        forget(request, *self._kv)

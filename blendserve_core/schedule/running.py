@@ -2,120 +2,152 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
-INITIAL_WIDTH = 64
+from blendserve_core.kv.block_lists import BLOCK, BlockStore, append, discard, doubled, empty_store, read
 
-COLUMNS = {
-    "seq_ids": np.int64,
-    "slots": np.int32,
-    "prompt_starts": np.int64,
-    "num_prompt_tokens": np.int32,
-    "num_tokens": np.int32,
-    "num_computed": np.int32,
-    "num_pages": np.int32,
-    "max_outputs": np.int32,
-    "first_private_page": np.int32,
-    "num_cached": np.int32,
-    "prefix_nodes": np.int32,
-}
+DROPPED = -1
+"""New tokens of a row that is being removed."""
+
+ROW = np.dtype(
+    [
+        ("prompt_start", np.int64),
+        ("num_prompt_tokens", np.int32),
+        ("max_outputs", np.int32),
+        ("num_cached", np.int32),
+        ("prefix_node", np.int32),
+        ("first_private_page", np.int32),
+        ("num_pages", np.int32),
+        ("first_page_block", np.int32),
+        ("last_page_block", np.int32),
+        ("first_output_block", np.int32),
+        ("last_output_block", np.int32),
+    ],
+    align=True,
+)
 
 
-@dataclass(slots=True)
-class Running:
-    """Columns of the running sequences; row i is the i-th admitted. Only the scheduler changes them.
+class RunningArrays(NamedTuple):
+    """Row i is the i-th admitted. Known tokens are the prompt and the outputs; ``num_computed`` of them have their KV in pages.
 
-    ``num_tokens`` are known (prompt and outputs), ``num_computed`` of them have their KV in ``num_pages`` pages. Page tables
-    and outputs are wide, so they do not move when a row does: they are kept by ``slots``.
+    seq_ids [N] int64 request; num_computed, num_outputs [N] int32; num_new [N] int32 tokens in the step that is being built;
+    rows [N] ROW: what a policy has no need of
     """
 
     seq_ids: NDArray[np.int64]
-    slots: NDArray[np.int32]
-    prompt_starts: NDArray[np.int64]
-    num_prompt_tokens: NDArray[np.int32]
-    num_tokens: NDArray[np.int32]
     num_computed: NDArray[np.int32]
-    num_pages: NDArray[np.int32]
-    max_outputs: NDArray[np.int32]
-    first_private_page: NDArray[np.int32]
-    num_cached: NDArray[np.int32]
-    prefix_nodes: NDArray[np.int32]
-    page_table: NDArray[np.int32]
-    outputs: NDArray[np.int32]
-    num: int = 0
-    num_slots_used: int = 0
+    num_outputs: NDArray[np.int32]
+    num_new: NDArray[np.int32]
+    rows: NDArray[Any]
 
-    @classmethod
-    def empty(cls, max_sequences: int) -> Running:
-        columns: dict[str, Any] = {name: np.zeros(max_sequences, dtype=dtype) for name, dtype in COLUMNS.items()}
-        columns["slots"][:] = np.arange(max_sequences)
-        page_table, outputs = np.zeros((2, max_sequences, INITIAL_WIDTH), dtype=np.int32)
-        return cls(**columns, page_table=page_table, outputs=outputs)
+
+class Running:
+    """Owns the arrays of up to ``max_sequences`` running sequences, and the store of their page and output lists."""
+
+    def __init__(self, max_sequences: int) -> None:
+        self.num = 0
+        self.columns = RunningArrays(
+            seq_ids=np.zeros(max_sequences, dtype=np.int64),
+            num_computed=np.zeros(max_sequences, dtype=np.int32),
+            num_outputs=np.zeros(max_sequences, dtype=np.int32),
+            num_new=np.zeros(max_sequences, dtype=np.int32),
+            rows=np.zeros(max_sequences, dtype=ROW),
+        )
+        self.store = empty_store(4 * max_sequences)
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """What the compiled functions take last: columns and store."""
+        return (*self.columns, *self.store)
 
     @property
     def is_full(self) -> bool:
-        return self.num == len(self.seq_ids)
+        return self.num == len(self.columns.seq_ids)
 
-    @property
-    def num_outputs(self) -> NDArray[np.int32]:
-        return self.num_tokens[: self.num] - self.num_prompt_tokens[: self.num]
-
-    @property
-    def num_remaining(self) -> NDArray[np.int32]:
-        """[num] tokens that are known but not computed; 1 is a decode."""
-        return self.num_tokens[: self.num] - self.num_computed[: self.num]
-
-    def append(self, **values: int) -> int:
-        """Add a row and return its number. Its slot is one that no row uses."""
-        row = self.num
-        for name, value in values.items():
-            getattr(self, name)[row] = value
-        self.num += 1
-        self.num_slots_used = max(self.num_slots_used, self.num)
-        return row
-
-    def drop(self, rows: NDArray[np.int64]) -> None:
-        """Remove rows, closing the gaps; their slots come after the last row, ready for reuse."""
-        is_kept = np.ones(self.num, dtype=np.bool_)
-        is_kept[rows] = False
-        order = np.concatenate([np.flatnonzero(is_kept), rows])
-        for name in COLUMNS:
-            column = getattr(self, name)
-            column[: self.num] = column[order]
-        self.num -= len(rows)
+    def reserve(self, num_lists: int, num_values: int) -> None:
+        """Have room for ``num_values`` more in all, spread over ``num_lists`` lists."""
+        while self.store.free[1] < num_lists + num_values // BLOCK:
+            self.store = doubled(self.store)
 
     def outputs_of(self, row: int) -> NDArray[np.int32]:
         """Output tokens of a row so far, a copy."""
-        num_outputs = self.num_tokens[row] - self.num_prompt_tokens[row]
-        return self.outputs[self.slots[row], :num_outputs].copy()
+        return _outputs_of(row, *self.arrays)
 
     def set_outputs(self, row: int, token_ids: NDArray[np.int32]) -> None:
         """Give a row the outputs it had before it was retracted."""
-        self.reserve(num_outputs=len(token_ids))
-        self.outputs[self.slots[row], : len(token_ids)] = token_ids
-        self.num_tokens[row] = self.num_prompt_tokens[row] + len(token_ids)
-
-    def append_outputs(self, rows: NDArray[np.int64], token_ids: NDArray[np.int32]) -> None:
-        """Add one output token to each of ``rows``."""
-        num_outputs = self.num_outputs[rows]
-        self.reserve(num_outputs=int(num_outputs.max(initial=0)) + 1)
-        self.outputs[self.slots[rows], num_outputs] = token_ids
-        self.num_tokens[rows] += 1
-
-    def reserve(self, *, num_pages: int = 0, num_outputs: int = 0) -> None:
-        """Widen page tables or outputs to at least double, so that the given numbers fit."""
-        self.page_table = _widened(self.page_table, num_pages, self.num_slots_used)
-        self.outputs = _widened(self.outputs, num_outputs, self.num_slots_used)
+        self.reserve(1, len(token_ids))
+        _append_outputs(row, token_ids, *self.arrays)
 
 
-def _widened(table: NDArray[np.int32], width: int, num_slots_used: int) -> NDArray[np.int32]:
-    if width <= table.shape[1]:
-        return table
-    wider = np.zeros((table.shape[0], max(width, 2 * table.shape[1])), dtype=table.dtype)
-    # Slots that no row ever had stay untouched zeros, which take no memory.
-    wider[:num_slots_used, : table.shape[1]] = table[:num_slots_used]
-    return wider
+@numba.njit(cache=True)
+def unpack(arrays):
+    """Columns and store from what :attr:`Running.arrays` gave."""
+    return RunningArrays(*arrays[:-3]), BlockStore(*arrays[-3:])
+
+
+@numba.njit(cache=True)
+def num_remaining(running, row):
+    """Tokens that are known but not computed; 1 is a decode."""
+    return running.rows[row].num_prompt_tokens + running.num_outputs[row] - running.num_computed[row]
+
+
+@numba.njit(cache=True)
+def append_page(running, store, row, page):
+    columns = running.rows[row]
+    columns.last_page_block = append(store, columns.last_page_block, columns.num_pages, page)
+    if columns.num_pages == 0:
+        columns.first_page_block = columns.last_page_block
+    columns.num_pages += 1
+
+
+@numba.njit(cache=True)
+def append_output(running, store, row, token_id):
+    columns = running.rows[row]
+    columns.last_output_block = append(store, columns.last_output_block, running.num_outputs[row], token_id)
+    if running.num_outputs[row] == 0:
+        columns.first_output_block = columns.last_output_block
+    running.num_outputs[row] += 1
+
+
+@numba.njit(cache=True)
+def drop_rows(running, store, num_running, dropped):
+    """Remove rows, closing the gaps."""
+    for row in dropped:
+        columns = running.rows[row]
+        discard(store, columns.first_page_block, columns.last_page_block, columns.num_pages)
+        discard(store, columns.first_output_block, columns.last_output_block, running.num_outputs[row])
+        running.num_new[row] = DROPPED
+    num_kept = 0
+    for row in range(num_running):
+        if running.num_new[row] != DROPPED:
+            if num_kept < row:
+                _move(running, row, num_kept)
+            num_kept += 1
+
+
+@numba.njit(cache=True)
+def _move(running, row, to_row):
+    running.seq_ids[to_row] = running.seq_ids[row]
+    running.num_computed[to_row] = running.num_computed[row]
+    running.num_outputs[to_row] = running.num_outputs[row]
+    running.num_new[to_row] = running.num_new[row]
+    running.rows[to_row] = running.rows[row]
+
+
+@numba.njit(cache=True)
+def _outputs_of(row, *arrays):
+    running, store = unpack(arrays)
+    outputs = np.empty(running.num_outputs[row], dtype=np.int32)
+    read(store, running.rows[row].first_output_block, 0, len(outputs), outputs, 0)
+    return outputs
+
+
+@numba.njit(cache=True)
+def _append_outputs(row, token_ids, *arrays):
+    running, store = unpack(arrays)
+    for token_id in token_ids:
+        append_output(running, store, row, token_id)

@@ -33,7 +33,7 @@ def run(
         for end in scheduler.update(executor.execute(step)):
             assert end.request not in finished, "a request ended twice"
             finished[end.request] = end
-    assert scheduler._memory._pool.num_free == capacity.num_pages, "pages leaked"
+    assert scheduler._memory._state["num_free"] == capacity.num_pages, "pages leaked"
     return finished, scheduler, executor
 
 
