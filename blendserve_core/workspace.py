@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def output_folder(output: str) -> Path:
+    """Where a job that the user wants in ``output`` keeps its files."""
+    return Path(output).expanduser().absolute()
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """Paths of one job. ``output`` is what the user named; everything on the way there is under ``work/<fingerprint>``."""

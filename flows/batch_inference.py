@@ -8,7 +8,9 @@ from prefect.states import Completed
 
 from blendserve_core.job.interrupt import engines_stop_with
 from blendserve_core.job.job import Job
+from blendserve_core.job.only_run import only_run
 from blendserve_core.job.report import finished_manifest, require_success
+from blendserve_core.job.settle import settle_engines
 from schemas.manifest import Manifest
 from schemas.parameters import JobParameters
 from tasks.generate import generate_shard
@@ -28,8 +30,9 @@ def batch_inference(parameters: JobParameters) -> Manifest | State[Manifest]:
     Started again with the same parameters, a job goes on where it stopped: finished rows are kept. It ends as Completed, as
     CompletedWithErrors when some rows could not be served, or as Failed when more of them than `max_error_rate`.
     """
-    job = prepare(parameters)
-    manifest = require_success(job, finished_manifest(job) or _run_stages(job))
+    with only_run(parameters):
+        job = prepare(parameters)
+        manifest = require_success(job, finished_manifest(job) or _run_stages(job))
     if manifest.num_errors:
         message = f"{manifest.num_errors} of {manifest.num_rows} rows are errors"
         return Completed(name="CompletedWithErrors", message=message, data=manifest)
@@ -37,6 +40,7 @@ def batch_inference(parameters: JobParameters) -> Manifest | State[Manifest]:
 
 
 def _run_stages(job: Job) -> Manifest:
+    settle_engines(job)
     stage(job)
     with engines_stop_with(job):
         warm_up(job)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from blendserve_core.job.interrupt import Interrupted
 from blendserve_core.job.job import JobFailed
+from blendserve_core.job.only_run import OutputBusy
 from blendserve_core.shard.supervise import EngineError
 from blendserve_core.text.printable import printable
 
@@ -55,7 +56,7 @@ def call(arguments: list[str]) -> int:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except (JobFailed, EngineError) as error:
         return _complain(str(error), FAILED)
-    except (CycloptsError, ValueError, OSError) as error:
+    except (CycloptsError, OutputBusy, ValueError, OSError) as error:
         return _complain(_one_line(error), USER_ERROR)
     except (KeyboardInterrupt, Interrupted):
         return _complain("stopped; the same command goes on from here", INTERRUPTED)

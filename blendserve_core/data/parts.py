@@ -67,11 +67,13 @@ class PartWriter:
         self.flush()
 
 
-def write_part(folder: Path, rows: pa.Table) -> None:
-    """Write generations as the next part of a folder. Raises DiskFull."""
+def write_part(folder: Path, rows: pa.Table) -> Path:
+    """Write generations as the next part of a folder and return its path. Raises DiskFull."""
     number = 1 + max((int(path.stem.split("-")[1]) for path in part_paths([folder])), default=-1)
-    with written_whole(folder / f"part-{number:06d}.parquet") as path:
+    part = folder / f"part-{number:06d}.parquet"
+    with written_whole(part) as path:
         pq.write_table(rows, path, compression="zstd", write_page_checksum=True)
+    return part
 
 
 def read_parts(folders: Iterable[Path], columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:

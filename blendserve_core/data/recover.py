@@ -14,16 +14,20 @@ from blendserve_core.data.parts import finished_keys, part_paths, write_part
 logger = logging.getLogger(__name__)
 
 
-def recover(folder: Path) -> None:
-    """Put an engine's folder in order after its engine ended, however it did; nobody else may write there meanwhile."""
-    for path in part_paths([folder]):
-        if not _is_whole(path):
-            logger.warning("%s is damaged; its rows are generated again", path)
-            path.replace(path.with_name(f".damaged-{path.name}"))
+def recover(folder: Path) -> bool:
+    """Put an engine's folder in order after its engine ended, however it did; nobody else may write there meanwhile.
+
+    Returns whether rows are lost that were finished: then what the engine said at its end no longer holds.
+    """
+    damaged = [path for path in part_paths([folder]) if not _is_whole(path)]
+    for path in damaged:
+        logger.warning("%s is damaged; its rows are generated again", path)
+        path.replace(path.with_name(f".damaged-{path.name}"))
     rows = _not_in_parts(folder, read_journal(folder))
     if rows.num_rows:
         write_part(folder, rows)
     (folder / JOURNAL_FILE).unlink(missing_ok=True)
+    return bool(damaged)
 
 
 def _is_whole(path: Path) -> bool:

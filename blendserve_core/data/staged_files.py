@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from blendserve_core.data.durable import put_in_place, temporary_path
 from blendserve_core.data.generation import Generation, to_table
 from blendserve_core.data.rolling import parquet_writer
-from blendserve_core.requests import COLUMNS_FILE, RESPONSE_FORMATS_FILE, STOP_SETS_FILE, TOKENS_FILE
+from blendserve_core.requests import COLUMNS_FILE, RESPONSE_FORMATS_FILE, STOP_SETS_FILE, TOKENS_FILE, RequestTable
 from schemas.arrow import GENERATION_SCHEMA
 
 ERRORS_FILE = "errors.parquet"
@@ -37,6 +40,17 @@ def clear(folder: Path) -> None:
     for part in [*input_parts(folder), *folder.glob(".*.tmp")]:
         part.unlink()
     shutil.rmtree(folder / REUSED_FOLDER, ignore_errors=True)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a staged job's files can be opened; a machine that crashed may have lost some of them."""
+    try:
+        RequestTable.load(folder)
+        for path in [*input_parts(folder), folder / ERRORS_FILE]:
+            pq.read_metadata(path)
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile, pa.ArrowException):
+        return False
+    return True
 
 
 class TokenWriter:

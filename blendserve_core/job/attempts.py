@@ -11,17 +11,18 @@ def remember_attempt(folder: Path) -> None:
     """Keep what the last engine in this folder did under a number of its own, before another one runs here."""
     manifest, progress = folder / "manifest.json", folder / "progress.json"
     kept = folder / f"attempt-{len(_attempts(folder)):03d}.json"
-    if manifest.exists():
+    if EngineManifest.read_if_whole(manifest) is not None:
         manifest.replace(kept)
-    elif progress.exists():
-        _as_manifest(Progress.read(progress)).write(kept)
+    elif (last_heartbeat := Progress.read_if_whole(progress)) is not None:
+        _as_manifest(last_heartbeat).write(kept)
     progress.unlink(missing_ok=True)
 
 
 def engine_runs(folder: Path) -> list[EngineManifest]:
     """What every engine that ran in this folder did, the last one last."""
     paths = [*_attempts(folder), folder / "manifest.json"]
-    return [EngineManifest.read(path) for path in paths if path.exists()]
+    runs = map(EngineManifest.read_if_whole, paths)
+    return [run for run in runs if run is not None]
 
 
 def _attempts(folder: Path) -> list[Path]:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
-from blendserve_core.job.attempts import remember_attempt
 from blendserve_core.job.interrupt import Interrupted, until_interrupted
 from blendserve_core.job.job import Job
-from blendserve_core.shard.supervise import run_engine
+from blendserve_core.job.restarts import run_to_the_end
+from blendserve_core.shard.folder import SPEC_FILE
 from schemas.manifest import EngineManifest, Progress
 from schemas.parameters import PolicyName
 from schemas.shard import EngineSpec
@@ -18,7 +18,10 @@ OnProgress = Callable[[Progress], None]
 
 
 def generate_shard(job: Job, rank: int, on_progress: OnProgress | None = None) -> EngineManifest:
-    """Generate what is left of one shard. Raises EngineError if its engine dies, Interrupted if the job was told to stop."""
+    """Generate what is left of one shard.
+
+    Raises EngineError if no engine can finish it, and Interrupted if the job was told to stop.
+    """
     workspace, parameters = job.workspace, job.parameters
     return run_engine_once(
         job, rank, workspace.plan, workspace.shard(rank), on_progress, policy=parameters.policy, num_engines=parameters.shards
@@ -46,11 +49,8 @@ def run_engine_once(
     num_engines: int = 1,
 ) -> EngineManifest:
     """Run the engine that writes into ``output_folder``, unless it did its work in an earlier run."""
-    if (output_folder / "manifest.json").exists():
-        earlier = EngineManifest.read(output_folder / "manifest.json")
-        if not earlier.interrupted:
-            return earlier
-    remember_attempt(output_folder)
+    if (earlier := _finished_run(output_folder)) is not None:
+        return earlier
     spec = EngineSpec(
         rank=rank,
         staged_folder=str(job.workspace.staged),
@@ -65,7 +65,15 @@ def run_engine_once(
         stop_at_finished=stop_at_finished,
         num_engines=num_engines,
     )
-    manifest = run_engine(spec, until_interrupted(job, on_progress))
+    manifest = run_to_the_end(spec, until_interrupted(job, on_progress))
     if manifest.interrupted:
         raise Interrupted(f"the engine in {output_folder} was told to stop; started again, the job goes on from there")
+    return manifest
+
+
+def _finished_run(folder: Path) -> EngineManifest | None:
+    """What the engine did that came to the end of this folder's work; one that ran suspects only has not."""
+    manifest, spec = EngineManifest.read_if_whole(folder / "manifest.json"), EngineSpec.read_if_whole(folder / SPEC_FILE)
+    if manifest is None or manifest.interrupted or spec is None or spec.suspects is not None:
+        return None
     return manifest

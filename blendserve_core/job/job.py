@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blendserve_core.workspace import Workspace
+from blendserve_core.workspace import Workspace, output_folder
 from schemas.manifest import JsonFile
 from schemas.parameters import JobParameters
 
@@ -22,7 +22,7 @@ class Job(JsonFile):
 
     @property
     def workspace(self) -> Workspace:
-        return Workspace(Path(self.parameters.output).expanduser().absolute(), self.fingerprint)
+        return Workspace(output_folder(self.parameters.output), self.fingerprint)
 
 
 class JobFailed(Exception):

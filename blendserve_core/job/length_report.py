@@ -18,8 +18,7 @@ SOURCES_FILE = "length_sources.json"
 
 def read_sources(plan_folder: Path) -> LengthSources | None:
     """What the plan in this folder knew; None where it does not say."""
-    path = plan_folder / SOURCES_FILE
-    return LengthSources.read(path) if path.exists() else None
+    return LengthSources.read_if_whole(plan_folder / SOURCES_FILE)
 
 
 def length_error(job: Job, plan: Plan) -> LengthError | None:

@@ -14,7 +14,7 @@ from blendserve_core.job.remembered_lengths import recall_lengths
 from blendserve_core.perf.engine_cost import engine_cost
 from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.plan.lengths import estimate_lengths
-from blendserve_core.plan.plan import SUMMARY_FILE, Plan
+from blendserve_core.plan.plan import Plan
 from blendserve_core.plan.planner import make_plan
 from blendserve_core.plan.tree import PrefixTree
 from blendserve_core.requests import RequestTable
@@ -24,10 +24,10 @@ from schemas.manifest import LengthSources
 def make_job_plan(job: Job) -> Plan:
     """The plan that the shards follow; kept from an earlier run unless that had other shards or another policy."""
     folder = job.workspace.plan
-    if (folder / SUMMARY_FILE).exists():
-        earlier = Plan.load(folder)
-        if (earlier.summary.policy, len(earlier.shards)) == (job.parameters.policy, job.parameters.shards):
-            return earlier
+    earlier = Plan.load_if_whole(folder)
+    asked_for = (job.parameters.policy, job.parameters.shards)
+    if earlier is not None and (earlier.summary.policy, len(earlier.shards)) == asked_for:
+        return earlier
     for shard in job.workspace.root.glob("shard-*"):
         remember_attempt(shard)
     shutil.rmtree(folder, ignore_errors=True)
@@ -61,9 +61,8 @@ def _plan_and_sources(job: Job) -> tuple[Plan, LengthSources]:
 
 def prefix_tree(job: Job, requests: RequestTable) -> tuple[PrefixTree, float]:
     """The job's prefix tree and the seconds it took to build; the warm-up has saved it if there was one."""
-    saved = job.workspace.warm_up_plan
-    if (saved / SUMMARY_FILE).exists():
-        plan = Plan.load(saved)
-        return plan.tree, plan.summary.tree_s
+    saved = Plan.load_if_whole(job.workspace.warm_up_plan)
+    if saved is not None:
+        return saved.tree, saved.summary.tree_s
     started = perf_counter()
     return build_tree(requests), perf_counter() - started

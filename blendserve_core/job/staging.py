@@ -6,6 +6,7 @@ import json
 
 from blendserve_core.data.source import open_source
 from blendserve_core.data.stage import stage
+from blendserve_core.data.staged_files import MANIFEST_FILE, is_whole
 from blendserve_core.job.job import Job
 from blendserve_core.text.tokenizer import PromptTokenizer
 from schemas.manifest import StageManifest
@@ -13,12 +14,13 @@ from schemas.manifest import StageManifest
 
 def stage_requests(job: Job) -> StageManifest:
     """Fill the job's ``staged`` folder, unless an earlier run did."""
-    finished = job.workspace.staged / "manifest.json"
-    if finished.exists():
-        return StageManifest.read(finished)
+    staged = job.workspace.staged
+    manifest = StageManifest.read_if_whole(staged / MANIFEST_FILE)
+    if manifest is not None and is_whole(staged):
+        return manifest
     source = open_source(job.parameters)
     tokenizer = PromptTokenizer.load(job.model_folder)
-    return stage(job.parameters, source, tokenizer, max_context_tokens(job), job.workspace.staged)
+    return stage(job.parameters, source, tokenizer, max_context_tokens(job), staged)
 
 
 def max_context_tokens(job: Job) -> int:

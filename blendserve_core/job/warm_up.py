@@ -14,7 +14,7 @@ from blendserve_core.job.planning import prefix_tree
 from blendserve_core.job.remembered_lengths import recall_lengths
 from blendserve_core.perf.engine_cost import engine_cost
 from blendserve_core.plan.lengths import estimate_lengths
-from blendserve_core.plan.plan import SUMMARY_FILE, Plan, Shard
+from blendserve_core.plan.plan import Plan, Shard
 from blendserve_core.plan.planner import make_plan
 from blendserve_core.plan.sample import choose_sample
 from blendserve_core.plan.tree import PrefixTree
@@ -28,9 +28,11 @@ SHARE_WAITED_FOR = 0.9
 def warm_up(job: Job, on_progress: OnProgress | None = None) -> EngineManifest | None:
     """Generate the sample, unless an earlier run did. None where there is nothing to sample, or lengths are known already."""
     workspace = job.workspace
-    if not (workspace.warm_up_plan / SUMMARY_FILE).exists():
-        _sample_plan(job).save(workspace.warm_up_plan)
-    sample = Plan.load(workspace.warm_up_plan).shards[0]
+    plan = Plan.load_if_whole(workspace.warm_up_plan)
+    if plan is None:
+        plan = _sample_plan(job)
+        plan.save(workspace.warm_up_plan)
+    sample = plan.shards[0]
     if sample.num_requests == 0:
         return None
     enough = max(1, int(SHARE_WAITED_FOR * sample.num_requests))

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +129,14 @@ class Plan:
             for s in self.shards
         ]
         return asdict(self.summary) | {"shards": shards}
+
+    @classmethod
+    def load_if_whole(cls, folder: Path) -> Plan | None:
+        """None where there is no plan, or not all of one."""
+        try:
+            return cls.load(folder)
+        except (FileNotFoundError, EOFError, ValueError, KeyError, BadZipFile):
+            return None
 
     @classmethod
     def load(cls, folder: Path) -> Plan:

@@ -30,7 +30,7 @@ class FolderBusy(OSError):
 
 @contextmanager
 def engine_folder(folder: Path) -> Iterator[int]:
-    """Have an engine's folder to oneself, in order; gives the descriptor of its lock, which the engine has to inherit.
+    """Have an engine's folder to oneself; gives the descriptor of its lock, which the engine has to inherit.
 
     An engine whose flow was killed writes what it finished and ends: that is waited for, and one that does not end is killed.
     Raises FolderBusy when it lives on, say on another machine.
@@ -41,15 +41,15 @@ def engine_folder(folder: Path) -> Iterator[int]:
         except Locked as busy:
             _kill(busy.holder, folder)
             lock = _lock_at_last(folder, stack)
-        recover(folder)
         yield lock
 
 
-def settle(folder: Path) -> None:
-    """Wait until no engine works in this folder, and put it in order."""
-    if folder.exists():
-        with engine_folder(folder):
-            pass
+def settle(folder: Path) -> bool:
+    """Wait until no engine works in this folder, and put it in order. Returns whether finished rows are lost."""
+    if not folder.exists():
+        return False
+    with engine_folder(folder):
+        return recover(folder)
 
 
 def _lock_at_last(folder: Path, stack: contextlib.ExitStack) -> int:

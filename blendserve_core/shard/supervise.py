@@ -50,6 +50,7 @@ def run_engine(spec: EngineSpec, on_progress: Callable[[Progress], None] | None 
     """
     folder = Path(spec.output_folder)
     with engine_folder(folder) as lock:
+        recover(folder)
         spec.write(folder / SPEC_FILE)
         (folder / "manifest.json").unlink(missing_ok=True)
         process = _start(folder, lock)

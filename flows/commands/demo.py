@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from blendserve_core.data.demo import write_demo_requests
+from blendserve_core.job.only_run import only_run
 from blendserve_core.job.prepare import prepare, start_afresh
 from blendserve_core.job.report import finished_manifest
 from flows.commands.options import DEFAULT_OPTIONS, Json, Options, job_parameters
@@ -24,7 +25,9 @@ def demo(*, output: str = "runs/demo", options: Options = DEFAULT_OPTIONS, json:
     print("Preparing the demo's requests and its model ...", file=sys.stderr)
     requests = Path(output) / "requests.parquet"
     write_demo_requests(requests)
-    job = prepare(job_parameters(str(requests), output, [], options))
-    if finished_manifest(job):
-        start_afresh(job)
+    parameters = job_parameters(str(requests), output, [], options)
+    with only_run(parameters):
+        job = prepare(parameters)
+        if finished_manifest(job):
+            start_afresh(job)
     show_result(job, run_job_in_prefect(job), as_json=json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import tempfile
 
+from blendserve_core.job.only_run import only_run
 from blendserve_core.job.planning import preview_plan
 from blendserve_core.job.prepare import prepare
 from blendserve_core.job.staging import stage_requests
@@ -31,7 +32,9 @@ def plan(
         The job's folder, so that a later run finds the staged requests there. Without it nothing is kept.
     """
     with tempfile.TemporaryDirectory(prefix="blendserve-plan-") as scratch:
-        job = prepare(job_parameters(requests, output or scratch, column or [], options))
-        stage_requests(job)
-        made = preview_plan(job)
+        parameters = job_parameters(requests, output or scratch, column or [], options)
+        with only_run(parameters):
+            job = prepare(parameters)
+            stage_requests(job)
+            made = preview_plan(job)
     print(json_module.dumps(made.as_dict(), indent=2) if json else describe(made))

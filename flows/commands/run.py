@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from blendserve_core.job.job import Job
+from blendserve_core.job.only_run import only_run
 from blendserve_core.job.prepare import prepare, start_afresh
 from blendserve_core.job.report import finished_manifest, require_success
 from flows.commands.ctrl_c import ctrl_c_stops
@@ -32,9 +33,11 @@ def run(
     output
         Folder for generations.parquet, manifest.json and report.md.
     """
-    job = prepare(job_parameters(requests, output, column or [], options))
-    if fresh:
-        start_afresh(job)
+    parameters = job_parameters(requests, output, column or [], options)
+    with only_run(parameters):
+        job = prepare(parameters)
+        if fresh:
+            start_afresh(job)
     show_result(job, run_job_in_prefect(job), as_json=json)
 
 
