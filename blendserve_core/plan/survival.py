@@ -38,11 +38,12 @@ def kaplan_meier_bins(
     order = np.lexsort((~is_finished, num_tokens, group))
     indptr = np.searchsorted(group[order], np.arange(num_groups + 1))
     tokens = np.maximum(num_tokens[order], 1).astype(np.float64)
-    return _bins(indptr, tokens, is_finished[order], weight[order].astype(np.float64), float(limit), BIN_EDGES)
+    return survival_bins(indptr, tokens, is_finished[order], weight[order].astype(np.float64), float(limit), BIN_EDGES)
 
 
 @njit(cache=True)
-def _bins(indptr, num_tokens, is_finished, weight, limit, edges):
+def survival_bins(indptr, num_tokens, is_finished, weight, limit, edges):
+    """The same from observations that are sorted: CSR by group, by ``num_tokens``, finished before unfinished."""
     bins = np.full((len(indptr) - 1, len(edges) - 1), np.nan)
     for group in range(len(indptr) - 1):
         first, last = indptr[group], indptr[group + 1]

@@ -61,6 +61,10 @@ class AdmissionPolicy(Protocol):
         """Prompt tokens this step may process, at most ``max_prefill_tokens``."""
         ...
 
+    def to_retract(self, load: Load) -> list[int]:
+        """Running requests to put off before this step is built; each comes back by :meth:`put_back`."""
+        ...
+
     def next(self, load: Load) -> int | None:
         """Take the next request to admit, or None if none should enter this step."""
         ...

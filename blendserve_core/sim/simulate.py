@@ -109,10 +109,11 @@ class _Simulator:
     def _run_shard(self, plan: Plan, rank: int, order: NDArray[np.int64], begun: dict[int, NDArray[np.int32]]) -> Part:
         self._note_place(rank, is_warm_up=False)
         requests = self._workload.requests
-        policy = make_policy(self._settings.policy, plan, order, requests, self._cost, self._capacity)
         is_mine = np.zeros(requests.num_requests, dtype=np.bool_)
         is_mine[order] = True
-        return self._run(order, policy, {request: tokens for request, tokens in begun.items() if is_mine[request]})
+        begun = {request: tokens for request, tokens in begun.items() if is_mine[request]}
+        policy = make_policy(self._settings.policy, plan, order, requests, self._cost, self._capacity, begun)
+        return self._run(order, policy, begun)
 
     def _warm_up(self, rank: int, sample: NDArray[np.int64]) -> Part:
         """Generate a shard's part of the sample depth first until most of it has ended."""

@@ -1,5 +1,7 @@
 """The default policy on small jobs: it must serve everything, whatever the estimates say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from checking_executor import CheckingExecutor, naive_output
@@ -18,7 +20,9 @@ from blendserve_core.schedule.policies.make import make_policy
 from blendserve_core.schedule.scheduler import Scheduler
 from blendserve_core.schedule.step import Capacity
 
-COST = CostModel(llama_3_8b(), a100_80gb())
+SLOW_MEMORY = replace(a100_80gb(), kv_bytes_per_s=a100_80gb().kv_bytes_per_s / 200)
+COST = CostModel(llama_3_8b(), SLOW_MEMORY)
+"""Reads so slowly that already outputs of a hundred tokens are memory-intensive."""
 POLICIES = ["first-come", "depth-first", "random", "blend-paper", "blend"]
 
 
@@ -85,5 +89,5 @@ def test_the_forecast_keeps_long_outputs_from_crowding_each_other_out(mixed_job)
     small = Capacity(num_pages=80, page_size=4, max_step_tokens=64, max_sequences=32, max_sequence_tokens=400)
     _, forecasting, _ = run("blend", prompts[40:], max_tokens[40:], small, expected[40:])
     _, greedy, _ = run("depth-first", prompts[40:], max_tokens[40:], small, expected[40:])
-    assert forecasting.counters.num_retractions == 0
-    assert greedy.counters.num_retractions > 0
+    assert forecasting.counters.num_retractions <= 1
+    assert greedy.counters.num_retractions >= 5

@@ -2,6 +2,7 @@ import numpy as np
 
 from blendserve_core.plan.plan import LengthEstimates
 from blendserve_core.schedule.policies.kv_forecast import KvForecast, horizon_steps
+from blendserve_core.schedule.policies.lengths_seen import LengthsSeen
 
 
 def forecast(bin_tokens, bin_probability, prompts, max_outputs=None, group=None) -> KvForecast:
@@ -13,12 +14,13 @@ def forecast(bin_tokens, bin_probability, prompts, max_outputs=None, group=None)
         bin_tokens=np.array(bin_tokens, dtype=np.float32),
         bin_probability=np.array(bin_probability, dtype=np.float32),
     )
-    limits = np.full(num, 1000) if max_outputs is None else np.array(max_outputs)
-    return KvForecast(estimates, np.array(prompts, dtype=np.int32), limits.astype(np.int32))
+    limits = (np.full(num, 1000) if max_outputs is None else np.array(max_outputs)).astype(np.int32)
+    lengths = LengthsSeen(estimates, np.arange(num), limits)
+    return KvForecast(estimates, lengths, np.array(prompts, dtype=np.int32), limits)
 
 
-def fits(kv: KvForecast, request: int, limit: float, num_outputs: int = 0, num_deviations: float = 0.0) -> bool:
-    return kv.fits(request, num_outputs, limit, num_deviations)
+def fits(kv: KvForecast, request: int, limit: float, num_outputs: int = 0) -> bool:
+    return kv.fits(request, num_outputs, limit)
 
 
 def test_the_horizon_starts_now_and_reaches_the_longest_output():
@@ -68,12 +70,6 @@ def test_one_that_outlived_its_group_is_expected_to_run_as_long_again():
 def test_the_limit_of_a_request_bounds_its_growth():
     kv = forecast([[500]], [1.0], prompts=[10], max_outputs=[20])
     assert fits(kv, 0, 30)
-
-
-def test_uncertainty_counts_as_much_as_asked():
-    kv = forecast([[1, 100]], [0.5, 0.5], prompts=[0])
-    assert fits(kv, 0, 60)
-    assert not fits(kv, 0, 60, num_deviations=1.0)
 
 
 def test_a_new_forecast_forgets_what_was_admitted():

@@ -23,21 +23,6 @@ def test_each_side_is_taken_from_its_own_end():
     assert waiting.peek(RIGHT) is None
 
 
-def test_requests_taken_from_the_middle_are_skipped_later():
-    waiting = ends(0, 1, 2, 3, 4)
-    assert waiting.ahead(RIGHT, 2) == 2
-    waiting.take(2, RIGHT)
-    assert waiting.ahead(RIGHT, 2) is None
-    assert take_all(waiting, RIGHT) == [4, 3, 1, 0]
-
-
-def test_looking_ahead_ends_at_the_other_cursor():
-    waiting = ends(0, 1, 2)
-    assert waiting.ahead(LEFT, 2) == 2
-    assert waiting.ahead(LEFT, 3) is None
-    assert waiting.ahead(RIGHT, 3) is None
-
-
 def test_what_comes_back_is_offered_first_and_only_on_its_side():
     waiting = ends(0, 1, 2, 3)
     waiting.take(3, RIGHT)

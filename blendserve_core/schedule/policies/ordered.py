@@ -37,6 +37,9 @@ class OrderedAdmission:
         self._next += 1
         return int(self._order[self._next - 1])
 
+    def to_retract(self, load: Load) -> list[int]:
+        return []
+
     def put_back(self, request: int, *, retracted: bool) -> None:
         # The newest sequence is retracted first, so putting each one in front keeps them in order of admission.
         self._returned.appendleft(request)

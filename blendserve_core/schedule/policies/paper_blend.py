@@ -77,6 +77,9 @@ class PaperBlend:
         # An empty engine takes anything: a share too small for its next request must not stop the run.
         return next((self._admit(r, side) for side in sides if (r := self._waiting.peek(side)) is not None), None)
 
+    def to_retract(self, load: Load) -> list[int]:
+        return []
+
     def put_back(self, request: int, *, retracted: bool) -> None:
         self._release(request)
         self._waiting.put_back(request)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from blendserve_core.perf.cost import CostModel
 from blendserve_core.plan.plan import Plan
 from blendserve_core.plan.sharing import shared_in_tree_order
+from blendserve_core.plan.workload import Workload
 from blendserve_core.requests import RequestTable
 
 
@@ -32,12 +33,11 @@ class RequestTimes:
         """From a plan's estimates, for the requests of all its shards."""
         shared = np.zeros(requests.num_requests, dtype=np.int32)
         shared[plan.tree.request_order] = shared_in_tree_order(plan.tree)
-        num_prompt = requests.num_prompt_tokens.astype(np.float64)
-        mean = plan.estimates.mean_tokens.astype(np.float64)
-        memory_s = cost.memory_s(num_prompt, mean, plan.estimates.second_moment.astype(np.float64))
+        workload = Workload(plan.tree, requests.num_prompt_tokens, requests.sampling.max_tokens, plan.estimates, cost)
+        everything = np.arange(requests.num_requests)
         return cls(
             num_own_tokens=requests.num_prompt_tokens - shared,
-            compute_s=cost.compute_s(num_prompt, mean, shared.astype(np.float64)),
-            memory_s=memory_s,
-            kv_reads=memory_s / cost.kv_token_s,
+            compute_s=workload.compute_s(everything, shared),
+            memory_s=workload.memory_s(everything),
+            kv_reads=workload.kv_reads(everything),
         )

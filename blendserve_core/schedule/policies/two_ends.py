@@ -34,16 +34,6 @@ class TwoEnds:
     def num_waiting(self) -> int:
         return self._num_in_order + len(self._returned[LEFT]) + len(self._returned[RIGHT])
 
-    @property
-    def order(self) -> NDArray[np.int64]:
-        """The order that the cursors move over, requests already taken included."""
-        return self._order
-
-    @property
-    def left_position(self) -> int:
-        """Where the left cursor stands in the order."""
-        return self._ends[LEFT]
-
     def peek(self, side: int) -> int | None:
         """The request that :meth:`take` would give for this side, or None when none waits there."""
         if self._returned[side]:
@@ -52,14 +42,6 @@ class TwoEnds:
         if left > right:
             return None
         return int(self._order[self._ends[side]])
-
-    def ahead(self, side: int, num_skipped: int) -> int | None:
-        """The request about ``num_skipped`` places behind a side's cursor, None past the other one or where it was taken."""
-        left, right = self._ends
-        position = left + num_skipped if side == LEFT else right - num_skipped
-        if not left <= position <= right or self._is_taken[position]:
-            return None
-        return int(self._order[position])
 
     def take(self, request: int, side: int) -> int:
         """Take a request that waits, for one side."""
