@@ -6,11 +6,13 @@ from prefect.cache_policies import NO_CACHE
 from blendserve_core.job.job import Job
 from blendserve_core.job.staging import stage_requests
 from schemas.manifest import StageManifest
+from tasks.user_errors import user_errors
 
 
 @task(name="stage", task_run_name="stage requests", cache_policy=NO_CACHE)
 def stage(job: Job) -> StageManifest:
-    staged = stage_requests(job)
+    with user_errors():
+        staged = stage_requests(job)
     get_run_logger().info(
         "%s rows, %s prompt tokens, %s rows that cannot be served",
         f"{staged.num_requests:,}",
