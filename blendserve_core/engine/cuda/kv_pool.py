@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from blendserve_core.engine.cuda.staging import to_device
 from blendserve_core.engine.model.config import ModelConfig
 
 FP8 = torch.float8_e4m3fn
@@ -43,9 +44,7 @@ class DeviceKVPool:
         """Copy whole pages in every layer: slots behind the ones wanted are written before they are read."""
         if len(src) == 0:
             return
-        places = torch.from_numpy(np.stack([src, dst]).astype(np.int64))
-        if self._pages.is_cuda:
-            places = places.pin_memory().to(self._pages.device, non_blocking=True)
+        places = to_device(np.stack([src, dst]).astype(np.int64), self._pages.device)
         # Bytes, because not every operation knows every 8-bit number format.
         raw = self._pages.view(torch.uint8)
         raw[:, places[1]] = raw[:, places[0]]

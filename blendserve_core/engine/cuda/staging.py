@@ -66,3 +66,9 @@ def _spans(arrays: Mapping[str, NDArray[np.int32]]) -> tuple[dict[str, slice], i
         spans[name] = slice(end, end + len(array))
         end = -(-(end + len(array)) // ALIGNMENT) * ALIGNMENT
     return spans, end
+
+
+def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    """A copy of a small array on the device, without waiting for it."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

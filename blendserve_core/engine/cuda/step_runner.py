@@ -16,6 +16,7 @@ from blendserve_core.engine.cuda.cut import Cut, choose_cut
 from blendserve_core.engine.cuda.graphs import Capture, DecodeGraphs
 from blendserve_core.engine.cuda.lanes import Lanes, LaneSeconds
 from blendserve_core.engine.cuda.overlap import NanoBatch, hidden_of, overlapped_program
+from blendserve_core.engine.cuda.staging import to_device
 from blendserve_core.engine.model.llama import Decoder
 from blendserve_core.perf.cost import CostModel
 from blendserve_core.perf.overlap import OverlapRates
@@ -68,7 +69,7 @@ class StepRunner:
         batches = [batch_arrays(step, places, page_size, self._min_tokens_saved) for places in cut.nano_batches]
         nano_batches, seconds = self._start(cut, batches)
         rows = sampled_rows(step, batches, [nano.attention.num_rows for nano in nano_batches])
-        return hidden_of(nano_batches)[_to(rows, self._setting.device)], seconds
+        return hidden_of(nano_batches)[to_device(rows, self._setting.device)], seconds
 
     def _start(self, cut: Cut, batches: list[BatchArrays]) -> tuple[list[NanoBatch], LaneSeconds | None]:
         lanes = self._overlap.whole if len(batches) == 1 else self._overlap.cut[cut.num_attention_sms]
@@ -94,8 +95,3 @@ def sampled_rows(step: StepPlan, batches: list[BatchArrays], num_rows: list[int]
         rows.append(first + last_rows[is_sampled].astype(np.int64))
         first += num
     return np.concatenate(rows)[np.argsort(np.concatenate(places))]
-
-
-def _to(rows: NDArray[np.int64], device: torch.device) -> Tensor:
-    places = torch.from_numpy(rows)
-    return places.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else places

@@ -13,11 +13,12 @@ from blendserve_core.engine.cuda.graphs import Capture
 from blendserve_core.engine.cuda.kv_pool import DeviceKVPool
 from blendserve_core.engine.cuda.lanes import HostLanes, Lanes
 from blendserve_core.engine.cuda.ops import FlashInferOps
-from blendserve_core.engine.cuda.sampling import DeviceSampler
+from blendserve_core.engine.cuda.sampling import CudaSampler, DeviceSampler
 from blendserve_core.engine.cuda.step_runner import Overlap, StepRunner
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.parallel.group import Group, OneRank
 from blendserve_core.engine.parallel.weights import load_part
+from blendserve_core.engine.sampler import Sampler
 from blendserve_core.perf.cost import CostModel
 from blendserve_core.perf.hardware import h200
 from blendserve_core.perf.model_spec import ModelSpec
@@ -61,4 +62,5 @@ def cuda_executor(
     cost = CostModel(ModelSpec.from_config(folder), h200())
     overlap = Overlap(HostLanes(), {} if lanes is None else {40: lanes}, OverlapRates())
     runner = StepRunner(model, setting, capacity, cost, overlap, capture, min_tokens_saved)
-    return CudaExecutor(model, runner, DeviceSampler(stand_in_kernels(), CPU), requests, capacity, CPU)
+    sampler = CudaSampler(Sampler(requests, None), DeviceSampler(stand_in_kernels()), requests)
+    return CudaExecutor(model, runner, sampler, capacity)
