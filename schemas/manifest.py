@@ -71,7 +71,10 @@ class StageManifest(JsonFile):
 
 
 class EngineManifest(JsonFile):
-    """What one engine process did, for a shard or for the warm-up. Times in seconds; ``generate_s`` is the step loop alone."""
+    """What one engine process did, for a shard or for the warm-up. Times in seconds; ``generate_s`` is the step loop alone.
+
+    ``kv_cache_tokens`` is the size of its KV pool, ``peak_memory_bytes`` the most memory it held, mapped files included.
+    """
 
     rank: int
     num_sequences: int
@@ -85,6 +88,8 @@ class EngineManifest(JsonFile):
     engine_start_s: float
     generate_s: float
     schedule_s: float
+    kv_cache_tokens: int = 0
+    peak_memory_bytes: int = 0
     interrupted: bool = False
 
 

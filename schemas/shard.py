@@ -13,6 +13,7 @@ class EngineSpec(JsonFile):
     ``done_folders``, going on from outputs that an engine there left unfinished, and writes part files, ``progress.json`` and
     ``manifest.json`` into ``output_folder``. It ends early once ``stop_at_finished`` of its requests have ended: a warm-up
     does not wait for its stragglers. ``num_engines`` run on this machine at once, itself included, and share cores and memory.
+    A Chrome trace of its steps goes to the file ``profile``.
     With ``suspects`` it serves those requests and no others: one of them may have killed an engine before.
     """
 
@@ -28,4 +29,5 @@ class EngineSpec(JsonFile):
     engine: EngineOptions
     stop_at_finished: int | None = None
     num_engines: int = 1
+    profile: str | None = None
     suspects: list[int] | None = None

@@ -18,8 +18,10 @@ from blendserve_core.engine.cpu.ops import PackedOps
 from blendserve_core.engine.grammars import load_grammars
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.weights import load_decoder
+from blendserve_core.engine.traced import TracedAttention, TracedOps
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.step import Capacity
+from blendserve_core.trace import Tracer
 from schemas.parameters import DtypeName, EngineOptions
 
 PAGE_SIZE = 16
@@ -33,21 +35,29 @@ MAX_KV_BYTES = 4 * 2**30
 
 
 def load_cpu_executor(
-    model_folder: Path, requests: RequestTable, dtype: DtypeName, options: EngineOptions, num_engines: int = 1
+    model_folder: Path,
+    requests: RequestTable,
+    dtype: DtypeName,
+    options: EngineOptions,
+    num_engines: int = 1,
+    tracer: Tracer | None = None,
 ) -> CpuExecutor:
     """Load the model and allocate its KV pool, on an equal part of a machine that ``num_engines`` share.
 
-    Raises ValueError for a model or a machine that cannot serve.
+    With a ``tracer`` every call of an operator is a span. Raises ValueError for a model or a machine that cannot serve.
     """
     torch.set_num_threads(options.threads or max(1, torch.get_num_threads() // num_engines))
     number_format = TORCH_DTYPES[dtype]
     config = ModelConfig.from_folder(model_folder)
     kernels = choose_kernels(options.kernels, config, torch.get_num_threads())
-    model = load_decoder(model_folder, PackedOps() if kernels is None else NativeOps(kernels), number_format)
+    ops = PackedOps() if kernels is None else NativeOps(kernels)
+    model = load_decoder(model_folder, ops if tracer is None else TracedOps(ops, tracer), number_format)
     capacity = plan_capacity(config, requests, number_format, options, free_memory_bytes() // num_engines)
     attention = make_attention(kernels, config, capacity, number_format)
+    if tracer is not None:
+        attention = TracedAttention(attention, tracer)
     grammars = load_grammars(model_folder, requests, torch.get_num_threads())
-    return CpuExecutor(model, attention, requests, capacity, grammars)
+    return CpuExecutor(model, attention, requests, capacity, grammars, tracer)
 
 
 def free_memory_bytes(cgroup_limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:

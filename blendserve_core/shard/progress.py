@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from pathlib import Path
 
@@ -62,7 +63,9 @@ class ProgressMeter:
             updated_at=time.time(),
         ).write(self._path, lasting=False)
 
-    def manifest(self, rank: int, counters: Counters, engine_start_s: float, *, interrupted: bool) -> EngineManifest:
+    def manifest(
+        self, rank: int, counters: Counters, engine_start_s: float, kv_cache_tokens: int, *, interrupted: bool
+    ) -> EngineManifest:
         """What this engine did; its clock started when the meter was made."""
         return EngineManifest(
             rank=rank,
@@ -77,5 +80,7 @@ class ProgressMeter:
             engine_start_s=engine_start_s,
             generate_s=time.monotonic() - self._started,
             schedule_s=self._schedule_s,
+            kv_cache_tokens=kv_cache_tokens,
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             interrupted=interrupted,
         )

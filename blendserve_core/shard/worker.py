@@ -36,6 +36,7 @@ from blendserve_core.shard.supervise import DISK_IS_FULL
 from blendserve_core.shard.unfinished import UnfinishedKeeper, save_unfinished
 from blendserve_core.shard.work import Work
 from blendserve_core.text.tokenizer import PromptTokenizer
+from blendserve_core.trace import NoTrace, StepTrace
 from schemas.manifest import EngineManifest
 from schemas.shard import EngineSpec
 
@@ -70,7 +71,9 @@ def serve(work: Work, stop: StopFlag) -> EngineManifest:
     tokenizer = PromptTokenizer.load(model_folder)
     if spec.num_engines == 1:  # engines beside this one would be measured too
         measure_cpu_once(model_folder, spec.dtype, spec.engine)
-    executor = load_cpu_executor(model_folder, work.requests, spec.dtype, spec.engine, spec.num_engines)
+    trace = StepTrace(spec.rank) if spec.profile else None
+    tracer = trace or NoTrace()
+    executor = load_cpu_executor(model_folder, work.requests, spec.dtype, spec.engine, spec.num_engines, trace)
     with closing(NotingExecutor(executor, work.folder)) as noting:
         policy, scheduler = _make_scheduler(work, noting, tokenizer.eos_token_ids)
         collector = Collector(work.requests, tokenizer, work.outputs_so_far)
@@ -78,17 +81,22 @@ def serve(work: Work, stop: StopFlag) -> EngineManifest:
         meter = ProgressMeter(work.folder / "progress.json", work.requests, work.num_held, work.num_held - work.num_open)
         outputs_so_far = UnfinishedKeeper(work.folder)
         with PartWriter(work.folder) as parts:
-            for record in run_steps(scheduler, noting, collector.find_stopped):
-                parts.extend(collector.collect(record))
-                meter.count(record, scheduler.num_running)
-                outputs_so_far.keep_if_due(scheduler.unfinished_outputs)
+            for record in run_steps(scheduler, noting, collector.find_stopped, tracer):
+                with tracer.span("rows"):
+                    parts.extend(collector.collect(record))
+                    meter.count(record, scheduler.num_running)
+                    outputs_so_far.keep_if_due(scheduler.unfinished_outputs)
+                tracer.end_step(tokens=record.step.num_tokens, sequences=record.step.num_sequences)
                 if stop.is_set or meter.num_newly_finished >= (spec.stop_at_finished or float("inf")):
                     break
                 _take_over(work, policy, meter)
     save_unfinished(work.folder, scheduler.unfinished_outputs())
     forget_in_flight(work.folder)
+    if trace is not None and spec.profile is not None:
+        trace.save(Path(spec.profile))
     meter.beat("stopped" if stop.is_set else "done")
-    return meter.manifest(spec.rank, scheduler.counters, engine_start_s, interrupted=stop.is_set)
+    kv_cache_tokens = executor.capacity.num_tokens
+    return meter.manifest(spec.rank, scheduler.counters, engine_start_s, kv_cache_tokens, interrupted=stop.is_set)
 
 
 def _take_over(work: Work, policy: AdmissionPolicy, meter: ProgressMeter) -> None:
@@ -101,7 +109,7 @@ def _take_over(work: Work, policy: AdmissionPolicy, meter: ProgressMeter) -> Non
 def serve_nothing(work: Work, stop: StopFlag) -> EngineManifest:
     """For a shard that earlier engines finished, or an engine that is told to stop before it began: no model is loaded."""
     meter = ProgressMeter(work.folder / "progress.json", work.requests, work.num_held, work.num_held - work.num_open)
-    return meter.manifest(work.spec.rank, Counters(), engine_start_s=0.0, interrupted=stop.is_set)
+    return meter.manifest(work.spec.rank, Counters(), engine_start_s=0.0, kv_cache_tokens=0, interrupted=stop.is_set)
 
 
 def _make_scheduler(work: Work, executor: Executor, eos_token_ids: tuple[int, ...]) -> tuple[AdmissionPolicy, Scheduler]:
@@ -111,7 +119,7 @@ def _make_scheduler(work: Work, executor: Executor, eos_token_ids: tuple[int, ..
     tree, num_requests = work.plan.tree, work.requests.num_requests
     segments = shared_segments(tree, planned, capacity.page_size) if is_sharing else no_segments(num_requests)
     cost = engine_cost(Path(work.spec.model_folder), work.spec.dtype, work.spec.engine, work.spec.num_engines)
-    policy = make_policy(work.spec.policy, work.plan, work.order, work.requests, cost, capacity)
+    policy = make_policy(work.spec.policy, work.plan, work.order, work.requests, cost, capacity, work.outputs_so_far)
     scheduler = Scheduler(
         work.requests, planned, segments, tree.request_order, policy, capacity, eos_token_ids, work.outputs_so_far
     )

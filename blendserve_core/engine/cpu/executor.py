@@ -14,6 +14,7 @@ from blendserve_core.engine.model.llama import Decoder
 from blendserve_core.engine.sampler import Sampled, Sampler
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.step import Capacity, StepPlan, StepResult
+from blendserve_core.trace import NoTrace, Tracer
 
 NOTHING_SAMPLED = Sampled(np.empty(0, dtype=np.int32))
 
@@ -28,11 +29,13 @@ class CpuExecutor:
         requests: RequestTable,
         capacity: Capacity,
         grammars: Grammars | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._model = model
         self._attention = attention
         self._capacity = capacity
         self._sampler = Sampler(requests, grammars)
+        self._tracer = tracer or NoTrace()
 
     @property
     def capacity(self) -> Capacity:
@@ -44,7 +47,8 @@ class CpuExecutor:
         self._sampler.follow(step)
         self._attention.begin_step(step)
         hidden = self._model.forward(torch.from_numpy(step.token_ids), self._attention.attend)
-        sampled = self._sample(hidden, step) if step.is_sampled.any() else NOTHING_SAMPLED
+        with self._tracer.span("sampling"):
+            sampled = self._sample(hidden, step) if step.is_sampled.any() else NOTHING_SAMPLED
         return StepResult(
             token_ids=sampled.token_ids,
             seconds=time.perf_counter() - started,
