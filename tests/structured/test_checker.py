@@ -35,7 +35,7 @@ def test_bad_formats_are_errors_of_their_rows_and_so_is_one_that_takes_for_ever(
 
 
 def test_no_process_is_started_for_rows_without_a_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checker.subprocess, "Popen", None)
+    monkeypatch.setattr(checker, "LineProcess", None)
     errors = {}
     with FormatChecker(Path("nowhere")) as formats:
         formats.check([None, None], errors)
