@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint evaluate clean
+.PHONY: help run test crash-test lint evaluate clean
 
 help:
 	@head -1 Makefile | cut -c3-
@@ -15,6 +15,10 @@ run: $(VENV)/installed
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
+
+# Ten minutes on two quiet cores: 50 kills of engines and flows.
+crash-test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m crash -s
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
