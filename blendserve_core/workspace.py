@@ -44,6 +44,10 @@ class Workspace:
         """Engine folder of one shard: ``spec.json``, part files, ``progress.json``, ``engine.log``, ``manifest.json``."""
         return self.root / f"shard-{rank:05d}"
 
+    def profile(self, rank: int) -> Path:
+        """Chrome trace of a shard's steps, where one was asked for."""
+        return self.output / f"profile-shard-{rank:05d}.json"
+
     @property
     def engine_folders(self) -> list[Path]:
         """Every folder that may hold finished rows, whatever number of shards wrote them."""

@@ -95,6 +95,9 @@ class JobOptions(BaseModel):
     on_duplicate_id: OnDuplicateId = Field(
         default="error", description="Ids that occur twice stop the job, or are kept: rows are told apart by position"
     )
+    profile: bool = Field(
+        default=False, description="Write a Chrome trace of every shard's steps to the output folder: where the time goes"
+    )
     max_error_rate: float = Field(default=0.05, ge=0.0, le=1.0, description="The job fails when more rows end in an error")
 
 

@@ -24,7 +24,14 @@ def generate_shard(job: Job, rank: int, on_progress: OnProgress | None = None) -
     """
     workspace, parameters = job.workspace, job.parameters
     return run_engine_once(
-        job, rank, workspace.plan, workspace.shard(rank), on_progress, policy=parameters.policy, num_engines=parameters.shards
+        job,
+        rank,
+        workspace.plan,
+        workspace.shard(rank),
+        on_progress,
+        policy=parameters.policy,
+        num_engines=parameters.shards,
+        profile=workspace.profile(rank) if parameters.profile else None,
     )
 
 
@@ -47,6 +54,7 @@ def run_engine_once(
     policy: PolicyName,
     stop_at_finished: int | None = None,
     num_engines: int = 1,
+    profile: Path | None = None,
 ) -> EngineManifest:
     """Run the engine that writes into ``output_folder``, unless it did its work in an earlier run."""
     if (earlier := _finished_run(output_folder)) is not None:
@@ -64,6 +72,7 @@ def run_engine_once(
         engine=job.parameters.engine,
         stop_at_finished=stop_at_finished,
         num_engines=num_engines,
+        profile=None if profile is None else str(profile),
     )
     manifest = run_to_the_end(spec, until_interrupted(job, on_progress))
     if manifest.interrupted:

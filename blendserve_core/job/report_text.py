@@ -6,6 +6,7 @@ from blendserve_core.job.job import Job
 from blendserve_core.job.length_report import lengths_text
 from blendserve_core.job.outputs import count_outcomes
 from blendserve_core.plan.plan import Plan
+from blendserve_core.trace import read_split
 from schemas.manifest import Manifest
 
 
@@ -16,6 +17,7 @@ def report_text(job: Job, manifest: Manifest, plan: Plan) -> str:
         ("Throughput", _throughput(manifest)),
         ("Outcomes", _outcomes(manifest)),
         ("Time by stage", _times(manifest)),
+        *_profiled(job, plan),
         ("Plan and reality", _plan_and_reality(manifest, plan)),
         ("Output lengths", lengths_text(manifest)),
         ("Files", _files(job, manifest)),
@@ -60,6 +62,18 @@ def _times(manifest: Manifest) -> str:
         ("Publish", manifest.publish_s),
     ]
     return _table(("Stage", "Seconds"), [(name, f"{seconds:,.2f}") for name, seconds in rows])
+
+
+def _profiled(job: Job, plan: Plan) -> list[tuple[str, str]]:
+    """Where the steps of the last engine of each shard spent their time, if the job was to look; open traces in Perfetto."""
+    paths = [path for shard in plan.shards if (path := job.workspace.profile(shard.rank)).exists()]
+    splits = {path.name: read_split(path) for path in paths}
+    rows = [
+        (f"`{name}`", kind, f"{seconds:,.2f}", f"{seconds / max(sum(split.values()), 1e-9):.1%}")
+        for name, split in splits.items()
+        for kind, seconds in split.items()
+    ]
+    return [("Engine steps", _table(("Trace", "Spent in", "Seconds", "Share"), rows))] if rows else []
 
 
 def _plan_and_reality(manifest: Manifest, plan: Plan) -> str:

@@ -15,6 +15,7 @@ from blendserve_core.job.prepare import prepare
 from blendserve_core.job.remembered_lengths import remember_lengths
 from blendserve_core.job.run import run_job
 from blendserve_core.plan.plan import Plan
+from blendserve_core.trace import read_split
 from blendserve_core.workspace import Workspace
 from schemas.manifest import EngineManifest, LengthSources, Manifest
 from schemas.parameters import EngineOptions, JobParameters, SamplingDefaults
@@ -46,6 +47,7 @@ def finished(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A job with a warm-up and one shard, done once for all tests that only look at what it left."""
     folder = tmp_path_factory.mktemp("finished")
     parameters = tiny_job(write_requests(folder / "requests.parquet"), tiny_model_folder, folder / "out")
+    parameters = with_changes(parameters, profile=True)
     return parameters, run_job(parameters)
 
 
@@ -97,6 +99,17 @@ def test_the_report_says_what_ran_and_where_the_files_are(finished: tuple[JobPar
     report = Path(manifest.report).read_text(encoding="utf-8")
     for expected in (parameters.requests, parameters.model, manifest.generations, f"{manifest.num_output_tokens:,}"):
         assert expected in report
+
+
+def test_a_profile_accounts_for_all_the_time_between_an_engines_first_and_last_step(
+    finished: tuple[JobParameters, Manifest],
+) -> None:
+    parameters, manifest = finished
+    split = read_split(Path(parameters.output) / "profile-shard-00000.json")
+    assert {"gemm", "attention", "elementwise", "sampling", "scheduling", "rows", "layout", "rest"} <= split.keys()
+    _, shard = engine_manifests(manifest)
+    assert split["scheduling"] < sum(split.values()) < shard.engine_start_s + shard.generate_s
+    assert "| `profile-shard-00000.json` | gemm |" in Path(manifest.report).read_text(encoding="utf-8")
 
 
 def test_the_warm_up_measures_the_machine_that_the_plan_is_for(finished: tuple[JobParameters, Manifest]) -> None:
