@@ -121,10 +121,11 @@ class Scheduler:
 
     def _plan_tokens(self) -> int:
         """Give every running row its new tokens with their pages, and admit what fits. Returns the number of new tokens."""
+        self._retract_what_the_policy_puts_off()
         num_decodes, num_kv_tokens_read = self._grow_decodes()
         load = self._load(num_decodes, 0, num_kv_tokens_read)
         limit = self._capacity.max_step_tokens - num_decodes
-        budget = min(limit, self._policy.prefill_budget(load, limit)) if num_decodes else limit
+        budget = min(limit, self._policy.prefill_budget(load, limit))
         left, num_promised = self._memory.continue_prefills(budget, self.counters.num_steps)
         return num_decodes + budget - self._admit(left, num_promised, load)
 
@@ -133,7 +134,7 @@ class Scheduler:
         while (grown := self._memory.grow_decodes()) is None:
             if self._running.num == 1:
                 return 0, 0
-            self._retract_newest()
+            self._retract(self._running.num - 1)
         return grown
 
     def _admit(self, budget: int, num_promised: int, load: Load) -> int:
@@ -195,17 +196,22 @@ class Scheduler:
         """Nothing can go on: retract the newest sequence; if it is the only one, the pool is too small for it."""
         running = self._running
         if running.num > 1:
-            self._retract_newest()
+            self._retract(self._running.num - 1)
             return
         num_tokens = self._num_known_tokens(int(running.columns.seq_ids[0])) + int(running.columns.num_outputs[0])
         error = f"after {num_tokens} tokens the KV pool of {self._capacity.num_tokens} tokens is full"
         self._failed.append(self._finished(0, "error", error))
         self._end(np.zeros(1, dtype=np.int64), is_finished=True)
 
-    def _retract_newest(self) -> None:
-        ended = self._finished(self._running.num - 1, "error")
+    def _retract_what_the_policy_puts_off(self) -> None:
+        running = self._running
+        for request in self._policy.to_retract(self._load(0, 0, 0)):
+            self._retract(int(np.flatnonzero(running.columns.seq_ids[: running.num] == request)[0]))
+
+    def _retract(self, row: int) -> None:
+        ended = self._finished(row, "error")
         self._retracted[ended.request] = _Retracted(ended.token_ids, ended.num_cached_tokens)
-        self._end(np.array([self._running.num - 1]), is_finished=False)
+        self._end(np.array([row]), is_finished=False)
         self._policy.put_back(ended.request, retracted=True)
         self.counters.num_retractions += 1
 

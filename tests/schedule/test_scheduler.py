@@ -13,6 +13,7 @@ from blendserve_core.kv.segments import no_segments, shared_segments
 from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.policies.ordered import OrderedAdmission
+from blendserve_core.schedule.policy import Load
 from blendserve_core.schedule.scheduler import Finished, Scheduler
 from blendserve_core.schedule.step import Capacity
 
@@ -20,12 +21,17 @@ CAPACITY = Capacity(num_pages=64, page_size=4, max_step_tokens=16, max_sequences
 
 
 def run(
-    requests: RequestTable, order: list[int] | None = None, capacity: Capacity = CAPACITY, eos=(), sharing: bool = True
+    requests: RequestTable,
+    order: list[int] | None = None,
+    capacity: Capacity = CAPACITY,
+    eos=(),
+    sharing: bool = True,
+    policy_type: type[OrderedAdmission] = OrderedAdmission,
 ) -> tuple[dict[int, Finished], Scheduler, CheckingExecutor]:
     planned = np.arange(requests.num_requests) if order is None else np.array(order, dtype=np.int64)
     tree = build_tree(requests)
     segments = shared_segments(tree, planned, capacity.page_size) if sharing else no_segments(requests.num_requests)
-    policy = OrderedAdmission(planned)
+    policy = policy_type(planned)
     scheduler = Scheduler(requests, planned, segments, tree.request_order, policy, capacity, eos)
     executor = CheckingExecutor(capacity)
     finished: dict[int, Finished] = {}
@@ -72,6 +78,20 @@ def test_outputs_never_depend_on_order_memory_budget_or_sharing(job, num_pages, 
     finished, _, _ = run(request_table(prompts, max_tokens), order, capacity, eos=(7,), sharing=sharing)
     expected = [naive_output(prompt, limit, (7,)) for prompt, limit in zip(prompts, max_tokens, strict=True)]
     assert outputs(finished) == expected
+
+
+class PutsOffTheOldest(OrderedAdmission):
+    """Puts off the oldest running request whenever it has two outputs and another one runs."""
+
+    def to_retract(self, load: Load) -> list[int]:
+        return load.running[:1].tolist() if len(load.running) > 1 and load.num_outputs[0] == 2 else []
+
+
+def test_what_a_policy_puts_off_comes_back_and_goes_on():
+    prompts = [[i, i + 1, i + 2, i + 3, i + 4] for i in range(4)]
+    finished, scheduler, _ = run(request_table(prompts, [9, 7, 5, 3]), policy_type=PutsOffTheOldest)
+    assert outputs(finished) == [naive_output(prompt, limit) for prompt, limit in zip(prompts, [9, 7, 5, 3], strict=True)]
+    assert scheduler.counters.num_retractions > 0
 
 
 def test_a_shared_prefix_is_computed_once():

@@ -106,6 +106,8 @@ class Blend:
         if self._balance.is_useful and is_memory_work_left and load.num_decode_tokens > 0:
             balanced = self._balance.prefill_tokens(load.num_decode_tokens, load.num_kv_tokens_read)
             self._left_budget = min(balanced, max_prefill_tokens)
+        if not self._right_is_full:
+            self._right_is_full = self._find_on_the_right(is_alone=len(load.running) == 0) is None
         return self._left_budget if self._right_is_full else max_prefill_tokens
 
     def to_retract(self, load: Load) -> list[int]:
