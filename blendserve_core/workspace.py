@@ -23,6 +23,11 @@ class Workspace:
         return self.output / "work" / self.fingerprint[:16]
 
     @property
+    def record(self) -> Path:
+        """The job itself, as it was prepared last."""
+        return self.root / "job.json"
+
+    @property
     def staged(self) -> Path:
         """Request table, input rows (``input-*.parquet``), bad rows (``errors.parquet``) and ``manifest.json``."""
         return self.root / "staged"

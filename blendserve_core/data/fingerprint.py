@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import blendserve_core
 import schemas
@@ -15,8 +17,11 @@ from schemas.parameters import JobParameters
 _CONFIG_FILES = ("config.json", "generation_config.json")
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+    "vocab.json", "merges.txt",
 )  # fmt: skip
+_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+# What makes texts to tokens, formats to masks and tokens to numbers.
+_LIBRARIES = ("torch", "transformers", "tokenizers", "xgrammar")
 _SAMPLED_BLOCKS = 64
 _BLOCK_BYTES = 1 << 20
 
@@ -29,26 +34,37 @@ def job_fingerprint(parts: Mapping[str, str]) -> str:
 def lengths_key(parameters: JobParameters, parts: Mapping[str, str]) -> str:
     """Hex digest of prompts and model alone: output lengths of a job are found under it by jobs with other settings."""
     prompts = [parameters.limit, {ours: theirs for ours, theirs in parameters.columns.items() if ours in PROMPT_KINDS}]
-    same = [parts[name] for name in ("requests", "weights", "model config", "tokenizer")]
+    same = [parts[name] for name in ("requests", "weights", "model config", "tokenizer", "chat template")]
     return _hash(json.dumps([prompts, same], sort_keys=True).encode())
 
 
 def fingerprint_parts(parameters: JobParameters, source_digest: str, model_folder: Path) -> dict[str, str]:
-    """The digest part by part, to tell what has changed between two jobs.
+    """The digest part by part, to tell what has changed between two jobs; options as they are, everything else as digests.
 
     In what order requests run, in how many shards and with how much memory changes no text, and is no part of it; but for a KV
     pool that is smaller than the model's context, and so bounds prompts and outputs.
     """
-    options = parameters.model_dump_json(include={"columns", "limit", "sampling", "dtype", "on_too_long"})
+    included = dict.fromkeys(("columns", "limit", "sampling", "dtype", "on_too_long"), True) | {"engine": {"kv_dtype"}}
+    options = json.loads(parameters.model_dump_json(include=included))
     return {
         "requests": source_digest,
-        "options": _hash(json.dumps(json.loads(options), sort_keys=True).encode()),
+        **_flat(options),
         "context": str(_context_tokens(parameters, model_folder)),
         "weights": _hash(repr([_weights_identity(path) for path in sorted(model_folder.glob("*.safetensors"))]).encode()),
         "model config": _hash_files(model_folder / name for name in _CONFIG_FILES),
         "tokenizer": _hash_files(model_folder / name for name in _TOKENIZER_FILES),
+        "chat template": _hash_files(model_folder / name for name in _TEMPLATE_FILES),
         "code": code_digest(),
+        "libraries": ", ".join(f"{name} {version(name)}" for name in _LIBRARIES),
     }
+
+
+def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested options by their dotted names."""
+    flat: dict[str, str] = {}
+    for name, value in options.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": json.dumps(value)}
+    return flat
 
 
 def _context_tokens(parameters: JobParameters, model_folder: Path) -> int | None:

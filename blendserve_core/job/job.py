@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import Field
+
 from blendserve_core.workspace import Workspace, output_folder
 from schemas.manifest import JsonFile
 from schemas.parameters import JobParameters
 
 
 class Job(JsonFile):
-    """``fingerprint`` stands for everything that changes an output; finished work is found again under it.
+    """``fingerprint`` stands for everything that changes an output; finished work is found again under it. It is a digest of
+    ``parts``, which are kept to tell what has changed.
 
     ``lengths_key`` stands for prompts and model alone; under it output lengths are kept for jobs with other settings.
     """
@@ -19,6 +22,7 @@ class Job(JsonFile):
     model_folder: Path
     fingerprint: str
     lengths_key: str
+    parts: dict[str, str] = Field(default_factory=dict)
 
     @property
     def workspace(self) -> Workspace:

@@ -27,8 +27,9 @@ def prepare(parameters: JobParameters) -> Job:
         model_folder=model_folder,
         fingerprint=job_fingerprint(parts),
         lengths_key=lengths_key(parameters, parts),
+        parts=parts,
     )
-    job.write(job.workspace.root / "job.json")
+    job.write(job.workspace.record)
     return job
 
 
@@ -38,4 +39,4 @@ def start_afresh(job: Job) -> None:
         settle(folder)
     shutil.rmtree(job.workspace.root, ignore_errors=True)
     job.workspace.manifest.unlink(missing_ok=True)
-    job.write(job.workspace.root / "job.json")
+    job.write(job.workspace.record)

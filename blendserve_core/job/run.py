@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+
+from blendserve_core.job.changes import changes_since_earlier
 from blendserve_core.job.generation import generate_all
 from blendserve_core.job.interrupt import engines_stop_with
 from blendserve_core.job.job import Job
@@ -16,6 +19,8 @@ from blendserve_core.job.warm_up import warm_up
 from schemas.manifest import Manifest
 from schemas.parameters import JobParameters
 
+logger = logging.getLogger(__name__)
+
 
 def run_job(parameters: JobParameters) -> Manifest:
     """Generate a text for every row and return what the job did; its files are in ``parameters.output``.
@@ -26,6 +31,8 @@ def run_job(parameters: JobParameters) -> Manifest:
     """
     with only_run(parameters):
         job = prepare(parameters)
+        if changes := changes_since_earlier(job):
+            logger.warning(changes)
         return require_success(job, finished_manifest(job) or _run_stages(job))
 
 
