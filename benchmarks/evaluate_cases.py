@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -11,16 +11,24 @@ from typing import Any
 from blendserve_core.sim.mix import PAPER_TRACES, MixTarget
 
 TRACES = Path(__file__).parents[1] / "../shared/data/traces"
-BASELINES = (("sequential", "depth-first"), ("overlapped", "depth-first"), ("overlapped", "random"))
-# The best of 256 to 8192 tokens for each baseline (group "chunk"); the density-aware policies choose by themselves.
-STEP_TOKENS = {"depth-first": 8192, "random": 512, "first-come": 2048, "blend-paper": 2048, "blend": 2048}
+GOOD_OVERLAP, PAPER_OVERLAP = 0.15, 0.35
+"""Interference of a good engine, and the one with which the cost model reproduces the paper's engine."""
+
+SEARCHED = 0
+"""Stands for the chunk size that the group "chunk" finds best for this policy and engine."""
+CHUNK_SIZES = (512, 2048, 8192)
+BLEND_STEP_TOKENS = 2048
+
+BASELINES = (("overlapped", "depth-first"), ("sequential", "depth-first"))
+PLANNED = ("blend-paper", "blend")
 OTHER_MODELS = ("llama-3-70b", "llama-2-7b", "qwen-2.5-7b", "qwen-2.5-72b", "deepseek-67b")
-OTHER_COMPUTE = {"WildChat-like": "wildchat", "Azure": "azure_conv_2023.parquet", "ShareGPT": "sharegpt.parquet"}
+# The code trace is the one of Azure's two whose lengths and density are near the paper's (2508 in, 23 out, density 33).
+OTHER_COMPUTE = {"Azure": "azure_code_2023.parquet", "ShareGPT": "sharegpt.parquet", "WildChat-like": "wildchat"}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One simulation. ``label`` names its column in the report; ``mean_output`` is the long-output trace's mean length."""
+    """One simulation. ``label`` names its row in the report; ``mean_output`` is the long-output trace's mean length."""
 
     group: str
     label: str
@@ -29,12 +37,12 @@ class Case:
     num_requests: int
     policy: str
     engine: str = "overlapped"
-    interference: float = 0.15
+    interference: float = GOOD_OVERLAP
     lengths: str = "sampled"
     model: str = "llama-3-8b"
     num_shards: int = 1
     seed: int = 0
-    max_step_tokens: int = 2048
+    max_step_tokens: int = SEARCHED
     compute_heavy: str = "burst"
     mean_output: int = 16384
     keep_steps: bool = False
@@ -42,89 +50,126 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Requests per case, seeds of the main table, and mean length of the long outputs.
+    """Requests per case, seeds of the main table, and the mean length of the small cases' long outputs.
 
-    With few requests, a few very long outputs would be all of the run; there they are more and shorter.
+    With few requests, one very long output would be all of the run; there they are more and shorter.
     """
 
     main: int = 200_000
-    paper: int = 60_000
-    small: int = 20_000
-    seeds: tuple[int, ...] = (0,)
+    paper: int = 400_000
+    small: int = 40_000
+    seeds: tuple[int, ...] = (0, 1, 2)
+    true_seeds: tuple[int, ...] = (0,)
+    small_output: int = 2048
     main_output: int = 16384
-    other_output: int = 4096
+    grid_policies: tuple[str, ...] = ("depth-first", "blend")
+    shard_traces: tuple[int, ...] = (3,)
 
     def scaled(self, share: float) -> Sizes:
-        """The same with fewer requests and shorter outputs, to try the script."""
-        main, paper, small = (int(value * share) for value in (self.main, self.paper, self.small))
-        main_output, other_output = (max(1024, int(value * share)) for value in (self.main_output, self.other_output))
-        return Sizes(main, paper, small, self.seeds, main_output, other_output)
+        """The same with fewer requests and shorter outputs, to try the script. Still shorter ones would not be memory-heavy."""
+        main, paper, small = (max(1000, int(value * share)) for value in (self.main, self.paper, self.small))
+        small_output, main_output = (max(2048, int(value * share)) for value in (self.small_output, self.main_output))
+        return replace(self, main=main, paper=paper, small=small, small_output=small_output, main_output=main_output)
 
 
-FULL = Sizes(400_000, 400_000, 400_000, seeds=(0, 1, 2), other_output=16384)
+FULL = Sizes(
+    main=400_000,
+    small=400_000,
+    true_seeds=(0, 1, 2),
+    small_output=16384,
+    grid_policies=("depth-first", *PLANNED),
+    shard_traces=(1, 2, 3, 4),
+)
 
 
 def all_cases(sizes: Sizes) -> list[Case]:
-    """Every case, the long ones first so that two processes end together."""
-    cases = [*main_cases(sizes), *paper_cases(sizes), *shard_cases(sizes), *model_cases(sizes), *mix_cases(sizes)]
-    return [*cases, *grid_cases(sizes), *chunk_cases(sizes)]
+    """Every case but the chunk search, by importance: a run that is cut short has the must-reach table first."""
+    first, *others = sizes.seeds
+    cases = [
+        *main_cases(sizes, [first]),
+        *paper_cases(sizes, ("depth-first", "blend-paper")),
+        *main_cases(sizes, others),
+        *more_main_cases(sizes),
+        *shard_cases(sizes),
+        *mix_cases(sizes),
+        *model_cases(sizes),
+        *paper_cases(sizes, ("random", "blend")),
+        *grid_cases(sizes),
+    ]
+    return list(dict.fromkeys(cases))
 
 
-def main_cases(sizes: Sizes) -> Iterator[Case]:
-    """Policies and engines on the paper's traces at the interference of a good overlap."""
-    for trace, target in PAPER_TRACES.items():
-        common = _common("main", f"#{trace}", target, sizes.main, sizes.main_output)
+def chunk_cases(sizes: Sizes) -> Iterator[Case]:
+    """Which chunk size is best for what does not choose the prompt tokens of a step by itself."""
+    kinds = (*BASELINES, ("overlapped", "random"), ("overlapped", "blend-paper"))
+    for trace, (engine, policy), tokens in product(PAPER_TRACES, kinds, CHUNK_SIZES):
+        common = _common("chunk", f"#{trace}", PAPER_TRACES[trace], sizes.small, sizes.small_output)
+        yield replace(_case(common, policy, engine=engine), max_step_tokens=tokens)
+
+
+def main_cases(sizes: Sizes, seeds: Iterable[int]) -> Iterator[Case]:
+    """The must-reach table: blend and the depth-first baselines on the paper's traces, with a good overlap."""
+    for seed, (trace, target) in product(seeds, PAPER_TRACES.items()):
+        common = replace(_common("main", f"#{trace}", target, sizes.main, sizes.main_output), seed=seed)
+        yield _case(common, "blend", keep_steps=True)
         for engine, policy in BASELINES:
             yield _case(common, policy, engine=engine, keep_steps=trace == 1)
-        for seed in sizes.seeds:
-            yield _case(common, "blend", seed=seed, keep_steps=True)
-        yield _case(common, "blend-paper")
-        yield _case(common, "blend", lengths="true", keep_steps=True)
+        if seed in sizes.true_seeds:
+            yield _case(common, "blend", lengths="true", keep_steps=True)
 
 
-def paper_cases(sizes: Sizes) -> Iterator[Case]:
-    """The interference that the paper's figures show: the check that the simulator is honest."""
-    for trace, target in PAPER_TRACES.items():
-        common = _common("paper", f"#{trace}", target, sizes.paper, sizes.other_output)
-        for policy in ("depth-first", "random", "blend-paper", "blend"):
-            yield _case(common, policy, interference=0.35)
-        yield _case(common, "blend-paper", interference=0.35, lengths="true")
+def more_main_cases(sizes: Sizes) -> Iterator[Case]:
+    """The other policies beside them, of the first seed."""
+    for (trace, target), policy in product(PAPER_TRACES.items(), ("random", "blend-paper")):
+        common = _common("main", f"#{trace}", target, sizes.main, sizes.main_output)
+        yield _case(replace(common, seed=sizes.seeds[0]), policy, keep_steps=policy == "blend-paper")
+
+
+def paper_cases(sizes: Sizes, policies: tuple[str, ...]) -> Iterator[Case]:
+    """The interference that the paper's figures show, at the paper's size: the check that the simulator is honest."""
+    for (trace, target), policy in product(PAPER_TRACES.items(), policies):
+        common = _common("paper", f"#{trace}", target, sizes.paper, sizes.main_output)
+        yield _case(common, policy, interference=PAPER_OVERLAP, keep_steps=True)
 
 
 def shard_cases(sizes: Sizes) -> Iterator[Case]:
-    common = _common("shards", "#3", PAPER_TRACES[3], sizes.main // 2, sizes.other_output)
-    for num_shards in (1, 2, 4, 8):
+    for trace, num_shards in product(sizes.shard_traces, (1, 4, 2, 8)):
+        common = _common("shards", f"#{trace}", PAPER_TRACES[trace], sizes.main, sizes.main_output)
         yield _case(common, "blend", num_shards=num_shards)
 
 
 def model_cases(sizes: Sizes) -> Iterator[Case]:
-    for model, policy in product(OTHER_MODELS, ("depth-first", "blend-paper", "blend")):
-        yield _case(_common("models", model, PAPER_TRACES[1], sizes.small, sizes.other_output), policy, model=model)
+    for model, policy in product(OTHER_MODELS, ("depth-first", *PLANNED)):
+        common = _common("models", model, PAPER_TRACES[1], sizes.small, sizes.small_output)
+        yield _case(common, policy, model=model, interference=PAPER_OVERLAP)
 
 
 def mix_cases(sizes: Sizes) -> Iterator[Case]:
     """Another compute-heavy trace instead of the BurstGPT-like one, where its file is there."""
-    for (label, source), policy in product(OTHER_COMPUTE.items(), ("depth-first", "blend-paper", "blend")):
+    for (label, source), policy in product(OTHER_COMPUTE.items(), ("depth-first", *PLANNED)):
         path = TRACES / source
         if source.endswith(".parquet") and not path.exists():
             continue
         name = str(path) if source.endswith(".parquet") else source
-        common = _common("mixes", label, MixTarget(1.1, 0.25), sizes.small, sizes.other_output)
-        yield _case(common, policy, compute_heavy=name)
+        common = _common("mixes", label, MixTarget(1.1, 0.25), sizes.small, sizes.small_output)
+        yield _case(common, policy, compute_heavy=name, interference=PAPER_OVERLAP)
 
 
 def grid_cases(sizes: Sizes) -> Iterator[Case]:
-    """The paper's 65 mixes."""
-    for step, tenth, policy in product(range(13), range(5), ("depth-first", "blend")):
+    """The paper's 65 mixes, every fourth density first, so that a run that is cut short has a coarse grid."""
+    steps = sorted(range(13), key=lambda step: (step % 4 != 0, step % 2 != 0, step))
+    for step, tenth, policy in product(steps, range(5), sizes.grid_policies):
         target = MixTarget(0.80 + 0.05 * step, 0.05 + 0.10 * tenth)
-        yield _case(_common("grid", "grid", target, sizes.small, sizes.other_output), policy)
+        common = _common("grid", "grid", target, sizes.small, sizes.small_output)
+        yield _case(common, policy, interference=PAPER_OVERLAP)
 
 
-def chunk_cases(sizes: Sizes) -> Iterator[Case]:
-    """Which chunk size is best for the baselines."""
-    for trace, policy, tokens in product((1, 4), ("depth-first", "random"), (256, 512, 2048, 8192)):
-        common = _common("chunk", f"#{trace}", PAPER_TRACES[trace], sizes.small, sizes.other_output)
-        yield replace(_case(common, policy), max_step_tokens=tokens)
+def with_best_chunk(case: Case, best: dict[tuple[str, str, str], int]) -> Case:
+    """The case at the chunk size found for (trace, engine, policy); cases of other mixes take that of trace #1."""
+    if case.max_step_tokens != SEARCHED:
+        return case
+    key = (case.label, case.engine, case.policy)
+    return replace(case, max_step_tokens=best.get(key, best[("#1", *key[1:])]))
 
 
 def _common(group: str, label: str, target: MixTarget, num_requests: int, mean_output: int) -> Case:
@@ -134,4 +179,5 @@ def _common(group: str, label: str, target: MixTarget, num_requests: int, mean_o
 
 
 def _case(common: Case, policy: str, **settings: Any) -> Case:
-    return replace(common, policy=policy, max_step_tokens=STEP_TOKENS[policy], **settings)
+    max_step_tokens = BLEND_STEP_TOKENS if policy == "blend" else SEARCHED
+    return replace(common, policy=policy, max_step_tokens=max_step_tokens, **settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 COLOURS = ("#9aa5b1", "#5b8db8", "#7fb069", "#e8a33d", "#c8553d", "#6c4f77", "#3d5a80")
 WIDTH = 860
@@ -11,10 +12,14 @@ LEFT = 70
 FONT = 'font-family="sans-serif" font-size="12"'
 
 
+def save(folder: Path, name: str, svg: str) -> None:
+    (folder / name).write_text(svg, encoding="utf-8")
+
+
 def bars(title: str, groups: Sequence[str], series: Mapping[str, Sequence[float]], unit: str) -> str:
     """One cluster of bars per group, one bar per series."""
     height, base, top = 320, 270, 50
-    tallest = max(max(values) for values in series.values())
+    tallest = max(max(values) for values in series.values()) or 1.0
     cluster = (WIDTH - LEFT - 20) / len(groups)
     bar = cluster * 0.85 / len(series)
     parts = [_text(LEFT, 20, title, bold=True), _text(LEFT, 38, unit)]

@@ -4,41 +4,65 @@ from __future__ import annotations
 
 import json
 import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import time
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from evaluate_cases import Case
+from evaluate_loss import loss_split, resource_use
 
+import blendserve_core
 from blendserve_core.perf.cost import CostModel, num_devices_for
 from blendserve_core.perf.hardware import a100_80gb
 from blendserve_core.perf.presets import model_spec
-from blendserve_core.sim.lengths import openvid_like
+from blendserve_core.plan.build_tree import build_tree
+from blendserve_core.sim.lengths import LONGEST_VIDEO, openvid_like
 from blendserve_core.sim.mix import MixTarget
 from blendserve_core.sim.request_file import length_source
 from blendserve_core.sim.simulate import Settings, simulate
 from blendserve_core.sim.steps import StepRecorder
-from blendserve_core.sim.workload import mixed_workload
+from blendserve_core.sim.workload import Workload, mixed_workload
 
-NUM_BINS = 120
 Row = dict[str, Any]
+WHAT_COUNTS = ("plan", "schedule", "kv", "sim", "perf")
+"""Folders of blendserve_core that a result depends on."""
 
 
-def run_all(cases: list[Case], path: Path, num_processes: int) -> list[Row]:
-    """Results of all cases in their order; those already in ``path`` are not run again."""
-    done = {_key(row["case"]): row for row in map(json.loads, path.read_text().splitlines())} if path.exists() else {}
+def run_all(cases: Iterable[Case], path: Path, num_processes: int, deadline: float = float("inf")) -> list[Row]:
+    """Results of the cases in their order; those that this code has in ``path`` already are not run again.
+
+    Past ``deadline`` (of ``time.monotonic``) no further case is begun, and the results lack those that were not run.
+    """
+    cases, code = list(cases), code_digest()
+    done = {_key(row["case"]): row for row in _read(path) if row["code"] == code}
     missing = [case for case in cases if _key(asdict(case)) not in done]
-    with ProcessPoolExecutor(num_processes) as pool, path.open("a", encoding="utf-8") as out:
-        for number, future in enumerate(as_completed([pool.submit(run_case, case) for case in missing]), start=1):
-            row = future.result()
+    with path.open("a", encoding="utf-8") as out:
+        for number, row in enumerate(_run(missing, num_processes, deadline), start=1):
             done[_key(row["case"])] = row
-            out.write(json.dumps(row) + "\n")
+            out.write(json.dumps(row | {"code": code}) + "\n")
             out.flush()
             print(f"{number}/{len(missing)} {_line(row)}", file=sys.stderr, flush=True)
-    return [done[_key(asdict(case))] for case in cases]
+    return [done[key] for case in cases if (key := _key(asdict(case))) in done]
+
+
+def _run(cases: list[Case], num_processes: int, deadline: float) -> Iterable[Row]:
+    """Results as they come; a case is handed out only when a process is free."""
+    waiting = iter(cases)
+    with ProcessPoolExecutor(num_processes) as pool:
+        running: set[Future[Row]] = set()
+        while True:
+            while len(running) < num_processes and time.monotonic() < deadline and (case := next(waiting, None)):
+                running.add(pool.submit(run_case, case))
+            if not running:
+                return
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                yield future.result()
 
 
 def run_case(case: Case) -> Row:
@@ -53,6 +77,7 @@ def run_case(case: Case) -> Row:
         case.seed,
         compute_heavy=length_source(case.compute_heavy),
         long_output=partial(openvid_like, mean_output=case.mean_output),
+        max_tokens=LONGEST_VIDEO * case.mean_output,
     )
     settings = Settings(
         policy=case.policy,
@@ -63,46 +88,53 @@ def run_case(case: Case) -> Row:
     )
     recorder = StepRecorder() if case.keep_steps else None
     result = simulate(workload, cost, settings, recorder)
-    row: Row = {"case": asdict(case), "result": asdict(result)}
+    row: Row = {"case": asdict(case), "result": asdict(result), "devices": spec.tensor_parallel, "mix": _mix(workload, cost)}
     if recorder is not None:
         row["use"] = resource_use(recorder)
         row["loss"] = loss_split(recorder, cost, result.t_reachable_s, result.num_recomputed_tokens)
     return row
 
 
-def resource_use(recorder: StepRecorder) -> dict[str, list[float]]:
-    """Shares of time that compute and memory are busy, in equal slices of the run."""
-    seconds = recorder.column("seconds")
-    end = np.cumsum(seconds)
-    slices = np.minimum((end / end[-1] * NUM_BINS).astype(int), NUM_BINS - 1)
-    total = np.maximum(np.bincount(slices, seconds, NUM_BINS), 1e-12)
-    busy = {name: np.bincount(slices, recorder.column(name), NUM_BINS) / total for name in ("tc_s", "tm_s")}
-    return {name: np.round(np.minimum(share, 1), 4).tolist() for name, share in busy.items()}
-
-
-def loss_split(recorder: StepRecorder, cost: CostModel, reachable_s: float, num_recomputed_tokens: int) -> dict[str, float]:
-    """Where the seconds beyond T_reach went; the parts add up exactly.
-
-    A step loses what it takes beyond its share of ``combine(sum of Tc, sum of Tm)``: its bottleneck was not the run's. Those
-    losses are split into ramp (before KV first fills to 90 %), tail (after the last prompt token) and what lies between.
-    """
-    seconds, tc_s, tm_s = (recorder.column(name) for name in ("seconds", "tc_s", "tm_s"))
-    held, prefill = recorder.column("kv_tokens_held"), recorder.column("num_prefill_tokens")
-    balanced_s = float(cost.combine(tc_s.sum(), tm_s.sum()))
-    shorter = 1.0 if cost.engine == "sequential" else cost.interference
-    weights = (1.0, shorter) if tc_s.sum() >= tm_s.sum() else (shorter, 1.0)
-    lost_s = seconds - weights[0] * tc_s - weights[1] * tm_s
-    full = np.flatnonzero(held >= 0.9 * cost.kv_capacity_tokens)
-    ramp_end = int(full[0]) if len(full) else 0
-    tail_start = int(np.flatnonzero(prefill)[-1]) + 1
-    recomputation_s = cost.gemm_token_s * num_recomputed_tokens
+def _mix(workload: Workload, cost: CostModel) -> dict[str, float]:
+    """What the workload turned out to be; its density is that of the requests' own times, shared prefixes computed once."""
+    prompts, outputs = workload.requests.num_prompt_tokens, workload.true_output_tokens
+    tree = build_tree(workload.requests)
+    compute_s = cost.compute_s(tree.end_depth, 0, tree.start_depth).sum() + cost.compute_s(prompts, outputs, prompts).sum()
     return {
-        "ramp": float(lost_s[:ramp_end].sum()),
-        "wrong_bottleneck": float(lost_s[ramp_end:tail_start].sum()),
-        "tail": float(lost_s[max(ramp_end, tail_start) :].sum()),
-        "recomputation": recomputation_s,
-        "step_constants": balanced_s - reachable_s - recomputation_s,
+        "density": float(compute_s / cost.memory_s(prompts, outputs).sum()),
+        "longest_output": int(outputs.max()),
+        "mean_prompt_tokens": float(prompts.mean()),
+        "mean_output_tokens": float(outputs.mean()),
     }
+
+
+def best_chunks(rows: list[Row]) -> dict[tuple[str, str, str], int]:
+    """The chunk size with the highest throughput for each (trace, engine, policy)."""
+    best: dict[tuple[str, str, str], Row] = {}
+    for row in rows:
+        case = row["case"]
+        key = (case["label"], case["engine"], case["policy"])
+        if key not in best or row["result"]["tokens_per_s"] > best[key]["result"]["tokens_per_s"]:
+            best[key] = row
+    return {key: row["case"]["max_step_tokens"] for key, row in best.items()}
+
+
+def code_digest() -> str:
+    """Of all that a result depends on, so that results of other code are not taken for this code's."""
+    root = Path(next(iter(blendserve_core.__path__)))
+    paths = [path for folder in WHAT_COUNTS for path in (root / folder).rglob("*.py")]
+    return sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()[:12]
+
+
+def _read(path: Path) -> list[Row]:
+    """Whole lines only: a run that was killed may have left half of one, which is cut off."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole_lines = content[: content.rfind(b"\n") + 1]
+    if len(whole_lines) < len(content):
+        path.write_bytes(whole_lines)
+    return [json.loads(line) for line in whole_lines.splitlines()]
 
 
 def _key(case: Row) -> str:
@@ -112,7 +144,7 @@ def _key(case: Row) -> str:
 def _line(row: Row) -> str:
     case, result = row["case"], row["result"]
     return (
-        f"{case['group']} {case['label']} {case['policy']} {case['engine']} {case['lengths']}: "
-        f"{result['tokens_per_s']:.0f} tokens/s, {result['fraction_of_reachable']:.1%} of reachable, "
-        f"{result['simulation_s']:.0f} s"
+        f"{case['group']} {case['label']} {case['policy']} {case['engine']} {case['lengths']} seed {case['seed']} "
+        f"chunk {case['max_step_tokens']}: {result['tokens_per_s']:.0f} tokens/s, {result['fraction_of_reachable']:.1%} "
+        f"of reachable, {result['simulation_s']:.0f} s"
     )

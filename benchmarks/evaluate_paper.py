@@ -1,0 +1,121 @@
+"""The report's sections that stand beside the paper's figures one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evaluate_plots import heat_map, save
+from evaluate_results import TRACES, Results, gain, mean_of, near, share, table, times, whole
+
+PAPER_SHARE, PAPER_DEPTH_FIRST_SHARE, POINTS = 0.8655, 0.717, 0.04
+PAPER_SPEEDS = {"#1": (11080, 1.85, 3.78), "#2": (8408, 1.93, 3.86), "#3": (8403, 1.85, 3.81), "#4": (6325, 1.93, 3.88)}
+"""tokens/s of one rank, and the speed-up of two and four."""
+
+DFS, RANDOM, PAPER, BLEND = ({"policy": name} for name in ("depth-first", "random", "blend-paper", "blend"))
+
+
+def honesty(results: Results, _: Path) -> list[str]:
+    """With the paper's interference the paper's policy must come out as the paper says."""
+    rows = []
+    for kind, paper in ((DFS, PAPER_DEPTH_FIRST_SHARE), (RANDOM, None), (PAPER, PAPER_SHARE), (BLEND, None)):
+        shares = [results.mean("fraction_of_practical_optimum", "paper", label=trace, **kind) for trace in TRACES]
+        average = mean_of(shares)
+        rows.append([kind["policy"], *map(share, shares), share(average) if paper is None else near(average, paper, POINTS)])
+    size = results.values("paper", "num_requests")
+    title = f"## The paper's interference, 0.35: share of T_o{f' ({whole(size[0])} requests)' if size else ''}"
+    return [title, "", *table(["", *TRACES, "mean"], rows), *_gains_of_paper(results)]
+
+
+def _gains_of_paper(results: Results) -> list[str]:
+    over_dfs = [results.ratio("paper", PAPER, DFS, label=trace) for trace in TRACES]
+    over_random = [results.ratio("paper", PAPER, RANDOM, label=trace) for trace in TRACES]
+    speeds = [results.mean("tokens_per_s", "paper", label=trace, **PAPER) for trace in TRACES]
+    rows = [
+        ["blend-paper over NanoFlow-DFS", *map(gain, over_dfs), gain(mean_of(over_dfs)), "+19.3 to +22.7 %, mean +20.8 %"],
+        ["over NanoFlow-Balance", *map(gain, over_random), gain(mean_of(over_random[:2])) + " (#1, #2)", "+36 % (#1, #2)"],
+        ["blend-paper, tokens/s", *map(whole, speeds), "", " / ".join(f"{PAPER_SPEEDS[trace][0]:,}" for trace in TRACES)],
+        ["share of the maximal sharing", *(share(_sharing(results, trace)) for trace in TRACES), "", "97 %"],
+    ]
+    return table(["", *TRACES, "mean", "paper"], rows)
+
+
+def _sharing(results: Results, trace: str) -> float | None:
+    found, most = (results.mean(f, "paper", label=trace, **PAPER) for f in ("sharing_ratio", "max_sharing_ratio"))
+    return found / most if found is not None and most else None
+
+
+def mixes(results: Results, _: Path) -> list[str]:
+    title = "## Other compute-heavy traces, density 1.1, sharing 25 %, interference 0.35"
+    return [title, "", *_gains(results, "mixes", "1.08x to 1.31x over NanoFlow-DFS")]
+
+
+def models(results: Results, _: Path) -> list[str]:
+    title = "## Other models on trace #1's mix, interference 0.35"
+    paper = "70B on 8 GPUs +18.6 %, 90.8 % of T_o; the other four +15.2 % on average, 89.9 % of T_o"
+    return [title, "", *_gains(results, "models", paper)]
+
+
+def _gains(results: Results, group: str, paper: str) -> list[str]:
+    rows = []
+    for label in results.values(group, "label"):
+        gains = [results.ratio(group, kind, DFS, label=label) for kind in (PAPER, BLEND)]
+        of_optimum = [results.mean("fraction_of_practical_optimum", group, label=label, **k) for k in (DFS, PAPER, BLEND)]
+        of_reach = [results.mean("fraction_of_reachable", group, label=label, **kind) for kind in (DFS, PAPER, BLEND)]
+        shares = (f"{share(o)} ({share(r)})" for o, r in zip(of_optimum, of_reach, strict=True))
+        devices = results.find(group, label=label)[0]["devices"]
+        rows.append([f"{label}, {devices} GPU{'s' * (devices > 1)}", *map(gain, gains), *shares])
+    header = ["over NanoFlow-DFS; share of T_o (T_reach)", "blend-paper", "blend", "depth-first", "blend-paper", "blend"]
+    return [*table(header, rows), f"{_size(results, group)}Paper: {paper}.", ""]
+
+
+def shards(results: Results, _: Path) -> list[str]:
+    """Speed-up over one rank, beside what T_reach of so many ranks allows."""
+    rows = []
+    for label in results.values("shards", "label"):
+        one = results.find("shards", label=label, num_shards=1)
+        for row in sorted(results.find("shards", label=label), key=lambda row: row["case"]["num_shards"]):
+            num_shards, result = row["case"]["num_shards"], row["result"]
+            first = one[0]["result"] if one else None
+            limit, speed_up = ((first[f] / result[f] if first else None) for f in ("t_reachable_s", "seconds"))
+            paper = dict(zip((1, 2, 4), (1.0, *PAPER_SPEEDS[label][1:]), strict=True)).get(num_shards)
+            of_limit = share(result["fraction_of_reachable"])
+            rows.append([f"{label}, {num_shards}", times(speed_up), times(limit), of_limit, times(paper) if paper else ""])
+    header = ["trace, ranks", "blend", "limit of T_reach", "share of its own T_reach", "paper"]
+    note = "The limit is below the number of ranks where the longest outputs make ranks step on without work to fill the steps."
+    return ["## Data parallel: speed-up over one rank", "", *table(header, rows), f"{_size(results, 'shards')}{note}", ""]
+
+
+def grid(results: Results, folder: Path) -> list[str]:
+    """The paper's Figure 11."""
+    lines = ["## Mixes of density and sharing, interference 0.35, over NanoFlow-DFS", ""]
+    for kind in (PAPER, BLEND):
+        gains = {
+            (row["case"]["sharing"], row["case"]["density"]): results.ratio(
+                "grid", kind, DFS, density=row["case"]["density"], sharing=row["case"]["sharing"]
+            )
+            for row in results.find("grid", **kind)
+        }
+        found = {key: value - 1 for key, value in gains.items() if value is not None}
+        if found:
+            lines += _heat_map(kind["policy"], found, folder)
+    return [*lines, f"{_size(results, 'grid')}Paper (65 mixes, simulated): +14 % to +34 %, mean +22.5 %.", ""]
+
+
+def _heat_map(policy: str, gains: dict[tuple[float, float], float], folder: Path) -> list[str]:
+    sharings, densities = (sorted({key[axis] for key in gains}) for axis in (0, 1))
+    cells = {(f"{s:.0%} shared", f"{d:.2f}"): value for (s, d), value in gains.items()}
+    rows, columns = [f"{s:.0%} shared" for s in sharings], [f"{d:.2f}" for d in densities]
+    save(folder, f"grid-{policy}.svg", heat_map(f"{policy} over overlapped depth-first, by density", rows, columns, cells))
+    values = gains.values()
+    span = f"{policy}, {len(gains)} mixes: {min(values):+.1%} to {max(values):+.1%}, mean {sum(values) / len(values):+.1%}."
+    return [span, "", f"![gain by density and sharing](grid-{policy}.svg)", ""]
+
+
+def _size(results: Results, group: str) -> str:
+    case = next((row["case"] for row in results.find(group)), None)
+    if case is None:
+        return ""
+    return f"{case['num_requests']:,} requests, long outputs of {case['mean_output']:,} tokens on average. "
+
+
+PAPER_SECTIONS = (honesty, shards, mixes, models, grid)
