@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,13 @@ class Line:
         weight = 1 / seconds if relative else np.ones(len(load))
         rows = np.stack([weight, load * weight], axis=1)
         (fixed_s, per_unit_s), *_ = np.linalg.lstsq(rows, seconds * weight, rcond=None)
-        errors = np.abs((fixed_s + per_unit_s * load) / seconds - 1)
-        return cls(source, float(fixed_s), float(per_unit_s), len(load), float(errors.mean()), float(errors.max()))
+        return cls(source, float(fixed_s), float(per_unit_s), 0, 0.0, 0.0).judged((load, seconds))
+
+    def judged(self, columns: Columns, floor_s: float = 0.0) -> Line:
+        """The same line with its errors over these rows, where it never takes less than ``floor_s``."""
+        load, seconds = columns
+        errors = np.abs(np.maximum(self.fixed_s + self.per_unit_s * load, floor_s) / seconds - 1)
+        return replace(self, num_rows=len(load), mean_error=float(errors.mean()), max_error=float(errors.max()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,8 @@ def _from_kernels(
     fits = {key: Line.fit(source, columns, ranges.get(key, (0, np.inf))) for key, (source, columns) in sources.items()}
     tokens, seconds = sources["gemm"][1]
     floor_s = float(seconds[tokens <= SMALL_STEP_TOKENS].mean())
+    up_to_full = tokens <= FULL_STEP_TOKENS[1]
+    fits["gemm_with_floor"] = fits["gemm"].judged((tokens[up_to_full], seconds[up_to_full]), floor_s)
     spec = HardwareSpec(
         name=name,
         gemm_flops_per_s=2 * model.num_parameters / fits["gemm"].per_unit_s,
