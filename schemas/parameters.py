@@ -12,10 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from schemas.credentials import without_credentials
 
 PolicyName = Literal["first-come", "depth-first", "random", "blend-paper", "blend"]
-DtypeName = Literal["bfloat16", "float32"]
+DtypeName = Literal["bfloat16", "float16", "float32"]
 OnTooLong = Literal["error", "truncate-left", "truncate-right"]
 OnDuplicateId = Literal["error", "keep"]
 KernelsName = Literal["auto", "native", "torch"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+OverlapName = Literal["none", "streams", "green"]
+KVDtypeName = Literal["auto", "fp8"]
 
 
 class SamplingDefaults(BaseModel):
@@ -60,6 +63,14 @@ class EngineOptions(BaseModel):
     prefix_sharing: bool = Field(default=True, description="Compute shared prefixes once")
     threads: int | None = Field(default=None, ge=1, description="CPU threads per engine")
     kernels: KernelsName = Field(default="auto", description="CPU kernels: native where they can be built, else torch")
+    device: DeviceName = Field(
+        default="auto", description="What runs the model; auto: cuda where GPU and FlashInfer are"
+    )
+    tensor_parallel: int = Field(default=1, ge=1, le=16, description="GPUs that share each layer")
+    overlap: OverlapName = Field(
+        default="green", description="GPU: GEMMs beside decode attention, on split multiprocessors (green) or plain streams"
+    )
+    kv_dtype: KVDtypeName = Field(default="auto", description="GPU: number format of the KV cache; auto is the weights'")
 
 
 class JobOptions(BaseModel):

@@ -17,6 +17,7 @@ class ModelSpec:
 
     ``tensor_parallel`` is the number of devices that share each layer. ``has_qkv_bias`` says that the query, key and
     value projections have a bias (Qwen2), ``has_qk_norm`` that queries and keys are normalised per head (Qwen3).
+    ``kv_dtype_bytes`` is where the KV cache has another number format than the weights.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ModelSpec:
     has_output_bias: bool = False
     has_mlp_bias: bool = False
     has_qk_norm: bool = False
+    kv_dtype_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -78,10 +80,13 @@ class ModelSpec:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values of one token over all layers and all ranks."""
-        return 2 * self.kv_width * self.num_layers * self.dtype_bytes
+        return 2 * self.kv_width * self.num_layers * (self.kv_dtype_bytes or self.dtype_bytes)
 
     def with_tensor_parallel(self, degree: int) -> ModelSpec:
         return replace(self, tensor_parallel=degree)
+
+    def with_kv_dtype_bytes(self, num_bytes: int | None) -> ModelSpec:
+        return replace(self, kv_dtype_bytes=num_bytes)
 
     @classmethod
     def from_config(

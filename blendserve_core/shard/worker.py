@@ -20,8 +20,7 @@ import psutil
 
 from blendserve_core.data.durable import NO_SPACE
 from blendserve_core.data.parts import PartWriter
-from blendserve_core.engine.cpu.calibrate import measure_cpu_once
-from blendserve_core.engine.load import load_cpu_executor
+from blendserve_core.engine.choose import load_executor, measure_once
 from blendserve_core.kv.segments import no_segments, shared_segments
 from blendserve_core.perf.engine_cost import engine_cost
 from blendserve_core.run import run_steps
@@ -70,10 +69,10 @@ def serve(work: Work, stop: StopFlag) -> EngineManifest:
     spec, model_folder = work.spec, Path(work.spec.model_folder)
     tokenizer = PromptTokenizer.load(model_folder)
     if spec.num_engines == 1:  # engines beside this one would be measured too
-        measure_cpu_once(model_folder, spec.dtype, spec.engine)
+        measure_once(model_folder, spec.dtype, spec.engine)
     trace = StepTrace(spec.rank) if spec.profile else None
     tracer = trace or NoTrace()
-    executor = load_cpu_executor(model_folder, work.requests, spec.dtype, spec.engine, spec.num_engines, trace)
+    executor = load_executor(model_folder, work.requests, spec.dtype, spec.engine, spec.rank, spec.num_engines, trace)
     with closing(NotingExecutor(executor, work.folder)) as noting:
         policy, scheduler = _make_scheduler(work, noting, tokenizer.eos_token_ids)
         collector = Collector(work.requests, tokenizer, work.outputs_so_far)

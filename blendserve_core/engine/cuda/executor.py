@@ -13,6 +13,7 @@ from blendserve_core.engine.cuda.program import Lane
 from blendserve_core.engine.cuda.sampling import CudaSampler, PendingSample, nothing_sampled
 from blendserve_core.engine.cuda.step_runner import StepRunner
 from blendserve_core.engine.model.llama import Decoder
+from blendserve_core.engine.parallel.group import Group, OneRank
 from blendserve_core.schedule.step import Capacity, StepPlan, StepResult
 
 # While other ranks may die, waiting is asking again and again.
@@ -65,12 +66,14 @@ class CudaExecutor:
         sampler: CudaSampler,
         capacity: Capacity,
         followers: Followers | None = None,
+        group: Group | None = None,
     ) -> None:
         self._model = model
         self._runner = runner
         self._sampler = sampler
         self._capacity = capacity
         self._followers = followers or NoFollowers()
+        self._group = group or OneRank()
 
     @property
     def capacity(self) -> Capacity:
@@ -118,3 +121,4 @@ class CudaExecutor:
     def close(self) -> None:
         """End the other ranks; memory goes with the object."""
         self._followers.close()
+        self._group.leave()

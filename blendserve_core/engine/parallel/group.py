@@ -68,6 +68,7 @@ class ProcessGroup:
     def __init__(self, backend: Backend, rendezvous: Path, rank: int, size: int, device: torch.device, wait_s: float) -> None:
         self.rank = rank
         self.size = size
+        self._backend = backend
         self._device = device
         meeting = rendezvous.absolute().as_uri()
         timeout = timedelta(seconds=wait_s)
@@ -88,4 +89,8 @@ class ProcessGroup:
         return int(smallest)
 
     def leave(self) -> None:
-        dist.destroy_process_group()
+        if self._backend == "nccl":
+            # Its orderly way out waits for ranks that may be lost.
+            dist.distributed_c10d._abort_process_group()
+        else:
+            dist.destroy_process_group()

@@ -1,0 +1,92 @@
+"""The processes of ranks 1, 2, ... of a tensor-parallel group, started and watched by the first rank's process."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+
+from blendserve_core.schedule.step import StepPlan
+
+PR_SET_PDEATHSIG = 1
+LEAVE_S = 5.0
+
+RankMain = Callable[[int, Iterator[StepPlan]], None]
+"""What a rank does with its number and the steps that the first rank sends. It must be picklable."""
+
+
+class RankLostError(RuntimeError):
+    """A rank died, and with it what it held of every sequence: the group cannot go on."""
+
+
+class RankProcesses:
+    """Ranks 1 to ``size`` - 1, each in a process of its own that ends with this one."""
+
+    def __init__(self, size: int, main: RankMain) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._steps: list[Connection] = []
+        self._processes = []
+        for rank in range(1, size):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_run_rank, args=(main, rank, receiver, os.getpid()), name=f"rank {rank}", daemon=True
+            )
+            process.start()
+            receiver.close()
+            self._steps.append(sender)
+            self._processes.append(process)
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid or 0 for process in self._processes]
+
+    def send(self, step: StepPlan) -> None:
+        """Have every rank run the step. Raises RankLostError where one has died."""
+        self.check()
+        try:
+            for sender in self._steps:
+                sender.send(step)
+        except OSError:
+            self.check()
+            raise
+
+    def check(self) -> None:
+        """Raises RankLostError where a rank has died."""
+        for rank, process in enumerate(self._processes, start=1):
+            if not process.is_alive():
+                raise RankLostError(
+                    f"rank {rank} of the tensor-parallel group of {len(self._processes) + 1} has died (exit status "
+                    f"{process.exitcode}); its shard stops here and goes on when the same command is run again"
+                )
+
+    def close(self) -> None:
+        """Let the ranks leave; end those that do not, because they wait for one that is lost."""
+        for sender in self._steps:
+            sender.close()
+        for process in self._processes:
+            process.join(LEAVE_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _run_rank(main: RankMain, rank: int, steps: Connection, parent_pid: int) -> None:
+    # An interrupt of the terminal goes to every process; the first rank decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent_pid:
+            return
+    main(rank, _received(steps))
+
+
+def _received(steps: Connection) -> Iterator[StepPlan]:
+    while True:
+        try:
+            yield steps.recv()
+        except EOFError:
+            return
