@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from blendserve_core.data.openai.lines import as_row, is_batch_line
 from blendserve_core.data.parquet_types import as_parquet_stores
 from blendserve_core.data.unify import NoCommonType, unify_schemas
 
-MAX_NAMED_ROWS = 5
+MAX_NAMED = 5
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _UNREADABLE = (ValueError, TypeError, OverflowError, pa.ArrowException)
@@ -44,12 +45,19 @@ class JsonlSource:
         self._limit = limit
         self._messages = messages
         self._keeps_messages_as_text = False
-        self._is_batch: bool | None = None
         self._schema: pa.Schema | None = None
 
     @property
     def digest(self) -> str:
         return digest_of(self._files)
+
+    @cached_property
+    def is_batch(self) -> bool:
+        """Whether the lines are requests of the batch format, as the first one tells."""
+        first = next(self._lines(), None)
+        if first is None:
+            raise self._no_requests()
+        return is_batch_line(first.value)
 
     @property
     def schema(self) -> pa.Schema:
@@ -68,26 +76,28 @@ class JsonlSource:
 
     def describe_rows(self, rows: list[int]) -> str:
         """Files and lines, found by reading them again."""
-        wanted = set(rows[:MAX_NAMED_ROWS])
-        lines = (line for file in self._files for line in _lines(file))
-        places = (line.place for row, line in zip(range(max(wanted) + 1), lines, strict=False) if row in wanted)
-        return "; ".join(places) + (" and more" if len(rows) > MAX_NAMED_ROWS else "")
+        wanted = set(rows[:MAX_NAMED])
+        places = (line.place for row, line in zip(range(max(wanted) + 1), self._lines(), strict=False) if row in wanted)
+        return "; ".join(places) + (" and more" if len(rows) > MAX_NAMED else "")
 
     def _read_schema(self) -> pa.Schema:
         schemas = ((lines[0].place, _schema_of(lines)) for lines in self._chunks())
         schema = unify_schemas(schemas, exact=False)
         if not schema.names:
-            raise ValueError(f"{', '.join(file.path for file in self._files[:3])}: no requests in it")
+            raise self._no_requests()
         return as_parquet_stores(schema)
 
+    def _no_requests(self) -> ValueError:
+        return ValueError(f"{', '.join(file.path for file in self._files[:MAX_NAMED])}: no requests in it")
+
     def _chunks(self) -> Iterator[list[Line]]:
-        lines = (line for file in self._files for line in _lines(file))
-        return _chunked(map(self._as_row, lines))
+        return _chunked(map(self._as_row, self._lines()))
+
+    def _lines(self) -> Iterator[Line]:
+        return (line for file in self._files for line in _lines(file))
 
     def _as_row(self, line: Line) -> Line:
-        if self._is_batch is None:
-            self._is_batch = is_batch_line(line.value)
-        if self._is_batch:
+        if self.is_batch:
             return line._replace(value=as_row(line.value))
         return self._with_text(line) if self._keeps_messages_as_text else line
 

@@ -12,6 +12,7 @@ from flows.commands.ctrl_c import ctrl_c_stops
 from flows.commands.options import DEFAULT_OPTIONS, Columns, Fresh, Json, Options, job_parameters
 from flows.commands.output import show_result
 from schemas.manifest import Manifest
+from schemas.parameters import JobParameters
 
 
 def run(
@@ -33,12 +34,17 @@ def run(
     output
         Folder for generations.parquet, manifest.json and report.md.
     """
-    parameters = job_parameters(requests, output, column or [], options)
+    job = prepare_job(job_parameters(requests, output, column or [], options), fresh=fresh)
+    show_result(job, run_job_in_prefect(job), as_json=json)
+
+
+def prepare_job(parameters: JobParameters, *, fresh: bool) -> Job:
+    """Find requests and model; with ``fresh`` forget what an earlier run of the job finished."""
     with only_run(parameters):
         job = prepare(parameters)
         if fresh:
             start_afresh(job)
-    show_result(job, run_job_in_prefect(job), as_json=json)
+    return job
 
 
 def run_job_in_prefect(job: Job) -> Manifest:
