@@ -110,7 +110,6 @@ def test_unknown_parameters_are_named_and_null_is_the_default(run_case, tmp_path
 def test_formats_hold_for_their_own_request_and_a_bad_one_is_its_error(run_case, tmp_path):
     served, failed = run_case(JSONL / "json_schema.jsonl")
     assert list(served) == ["c0", "c1"]
-    assert failed["c2"]["response"]["body"]["error"]["code"] == "invalid_response_format"
     assert "objekt" in message_of(failed["c2"])
     tree, plain = requests_of(tmp_path).sampling.response_format.tolist()
     assert (tree >= 0, plain) == (True, -1)
