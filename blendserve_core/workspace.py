@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 
+def is_remote(output: str) -> bool:
+    """Whether the user wants the output under a URL, not in a folder of this machine."""
+    return "://" in output and not output.startswith("file://")
+
+
 def output_folder(output: str) -> Path:
-    """Where a job that the user wants in ``output`` keeps its files."""
-    return Path(output).expanduser().absolute()
+    """The local folder of a job's files. For a URL that is ``$XDG_STATE_HOME/blendserve/outputs/...``, one for each URL."""
+    if not is_remote(output):
+        return Path(output.removeprefix("file://")).expanduser().absolute()
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    digest = hashlib.blake2b(output.rstrip("/").encode(), digest_size=8).hexdigest()
+    return (state / "blendserve" / "outputs" / digest).absolute()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from blendserve_core.data.fingerprint import fingerprint_parts, job_fingerprint,
 from blendserve_core.data.source import open_source
 from blendserve_core.engine.model.folder import resolve_model
 from blendserve_core.job.job import Job
+from blendserve_core.job.upload import check_output
 from blendserve_core.shard.folder import settle
 from schemas.credentials import refuse_credentials
 from schemas.parameters import JobParameters
@@ -18,6 +19,7 @@ def prepare(parameters: JobParameters) -> Job:
     """Find the requests and the model. What makes the whole job senseless ends here, as a ValueError or an OSError."""
     refuse_credentials("requests", parameters.requests)
     refuse_credentials("output", parameters.output)
+    check_output(parameters)
     source = open_source(parameters)
     check_columns(source.schema, parameters)
     model_folder = resolve_model(parameters.model, parameters.model_revision)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from blendserve_core.data.durable import written_whole
 from blendserve_core.job.attempts import engine_runs
 from blendserve_core.job.job import Job, JobFailed
 from blendserve_core.job.length_report import length_error, read_sources
 from blendserve_core.job.report_text import report_text
+from blendserve_core.job.upload import is_uploaded, upload
 from blendserve_core.plan.plan import Plan
 from schemas.manifest import EngineManifest, Manifest, PublishManifest, StageManifest
 
@@ -18,7 +20,9 @@ def write_report(job: Job) -> Manifest:
     """Sum up what the stages left on disk: first ``report.md``, then ``manifest.json``, which marks the job as finished."""
     plan = Plan.load(job.workspace.plan)
     manifest = _sum_up(job, plan)
-    job.workspace.report.write_text(report_text(job, manifest, plan), encoding="utf-8")
+    with written_whole(job.workspace.report) as path:
+        path.write_text(report_text(job, manifest, plan), encoding="utf-8")
+    upload(job, manifest)
     manifest.write(job.workspace.manifest)
     return manifest
 
@@ -26,10 +30,10 @@ def write_report(job: Job) -> Manifest:
 def finished_manifest(job: Job) -> Manifest | None:
     """The manifest of an earlier run of this very job, if that came to its end."""
     workspace = job.workspace
-    if not (workspace.manifest.exists() and workspace.generations.exists()):
+    manifest = Manifest.read_if_whole(workspace.manifest)
+    if manifest is None or manifest.fingerprint != job.fingerprint:
         return None
-    manifest = Manifest.read(workspace.manifest)
-    return manifest if manifest.fingerprint == job.fingerprint else None
+    return manifest if workspace.generations.exists() and is_uploaded(job) else None
 
 
 def require_success(job: Job, manifest: Manifest) -> Manifest:

@@ -7,6 +7,7 @@ import sys
 from blendserve_core.job.job import Job
 from blendserve_core.job.outputs import sample_texts
 from blendserve_core.text.printable import printable
+from blendserve_core.workspace import is_remote
 from schemas.manifest import Manifest
 
 SHOWN_CHARACTERS = 300
@@ -29,6 +30,7 @@ def _summary(job: Job, manifest: Manifest) -> str:
             f"generations  {manifest.generations}",
             f"manifest     {job.workspace.manifest}",
             f"report       {manifest.report}",
+            *([f"copied to    {job.parameters.output}"] if is_remote(job.parameters.output) else []),
         ]
     )
 
