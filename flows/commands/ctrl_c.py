@@ -1,4 +1,4 @@
-"""Ctrl-C on the command line: engines stop after writing what is finished, and the command ends soon."""
+"""Ctrl-C and SIGTERM on the command line: engines stop after writing what is finished, and the command ends soon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread
 
 import psutil
@@ -17,6 +17,7 @@ from blendserve_core.job.job import Job
 
 ENGINE_MODULE = "blendserve_core.shard.worker"
 INTERRUPTED = 130
+TERMINATED = 143
 STOPPED = "blendserve: stopped; the same command goes on from here"
 
 ENGINES_END_WITHIN_S = 20.0
@@ -29,17 +30,21 @@ def ctrl_c_stops(job: Job) -> Iterator[None]:
 
     A terminal sends Ctrl-C to Prefect's embedded server too. It ends at once, and a flow that waits for it does not; so
     when the engines have ended, the flow is given a few seconds to note it and is then left.
+
+    SIGTERM comes to the flow alone, which ends its engines and then this process, by the handler set here: Prefect's own
+    end leaves its embedded server behind.
     """
 
     def stop(*_: object) -> None:
         stop_engines(job)
         Thread(target=_leave_after_engines, daemon=True).start()
 
-    previous = signal.signal(signal.SIGINT, stop)
+    previous = signal.signal(signal.SIGINT, stop), signal.signal(signal.SIGTERM, _leave_terminated)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for which, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
+            signal.signal(which, handler)
 
 
 def _leave_after_engines() -> None:
@@ -47,10 +52,20 @@ def _leave_after_engines() -> None:
     while _engines() and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(PREFECT_ENDS_WITHIN_S)
+    _leave(INTERRUPTED)
+
+
+def _leave_terminated(*_: object) -> None:
+    _leave(TERMINATED)
+
+
+def _leave(status: int) -> None:
+    """End the processes that this one started, then this one, without waiting for what Prefect would still do."""
     for child in psutil.Process().children(recursive=True):
-        child.terminate()
+        with suppress(psutil.Error):
+            child.terminate()
     print(STOPPED, file=sys.stderr, flush=True)
-    os._exit(INTERRUPTED)
+    os._exit(status)
 
 
 def _engines() -> list[psutil.Process]:

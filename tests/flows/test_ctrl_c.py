@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command that waits for a server that is gone, after its engines have ended."""
+"""Ctrl-C ends a command that waits for a server that is gone, after its engines have ended; SIGTERM leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from blendserve_core.job.job import Job
-from flows.commands.ctrl_c import INTERRUPTED, STOPPED
+from flows.commands.ctrl_c import INTERRUPTED, STOPPED, TERMINATED
 from schemas.parameters import JobParameters
 
 # Stands for an engine: it ends when the stop flag is there, as a supervisor would make it.
@@ -32,7 +34,8 @@ with ctrl_c_stops(job):
 """
 
 
-def test_ctrl_c_ends_the_engines_and_then_a_command_that_hangs(tmp_path: Path) -> None:
+def started(tmp_path: Path) -> subprocess.Popen[str]:
+    """The command, once its engine runs."""
     parameters = JobParameters(requests="requests.parquet", output=str(tmp_path / "out"))
     job = Job(parameters=parameters, model_folder=tmp_path / "model", fingerprint="0123456789abcdef" * 4, lengths_key="fedcba")
     job.write(job.workspace.root / "job.json")
@@ -42,6 +45,21 @@ def test_ctrl_c_ends_the_engines_and_then_a_command_that_hangs(tmp_path: Path) -
     )
     assert command.stdout is not None
     assert command.stdout.readline() == "ready\n"
+    return command
+
+
+def test_sigterm_takes_along_what_the_command_started(tmp_path: Path) -> None:
+    command = started(tmp_path)
+    children = psutil.Process(command.pid).children()
+    assert len(children) == 1
+    command.terminate()
+    _, errors = command.communicate(timeout=60)
+    assert (command.returncode, errors.strip()) == (TERMINATED, STOPPED)
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+
+
+def test_ctrl_c_ends_the_engines_and_then_a_command_that_hangs(tmp_path: Path) -> None:
+    command = started(tmp_path)
     command.send_signal(signal.SIGINT)
     _, errors = command.communicate(timeout=60)
     assert command.returncode == INTERRUPTED
