@@ -68,6 +68,19 @@ def read(store, first_block, start, end, out, out_start):
 
 
 @numba.njit(cache=True)
+def read_many(store, first_blocks, out_indptr, out):
+    """Copy the front of each list, ``out[out_indptr[i] : out_indptr[i + 1]]`` of the i-th."""
+    values, next_block = store.values, store.next_block
+    for i in range(len(first_blocks)):
+        block, start, end = first_blocks[i], out_indptr[i], out_indptr[i + 1]
+        while start < end:
+            for k in range(min(BLOCK, end - start)):
+                out[start + k] = values[block, k]
+            block = next_block[block]
+            start += BLOCK
+
+
+@numba.njit(cache=True)
 def discard(store, first_block, last_block, length):
     """Give all blocks of a list back."""
     if length > 0:

@@ -45,11 +45,19 @@ def farthest_idle(kv):
     """The idle segment that is needed last; of equals the one with the largest number."""
     state = kv.state[0]
     while state.num_keyed < state.num_idle:
-        node = kv.segments[kv.idle[state.num_keyed]]
-        node.next_use = kv.waiting_rank[node.position_start : node.position_end].min()
+        _find_next_use(kv, kv.segments[kv.idle[state.num_keyed]])
         state.num_keyed += 1
         _sift_up(kv, state.num_keyed - 1)
     return kv.idle[0]
+
+
+@numba.njit(cache=True)
+def _find_next_use(kv, node):
+    waiting_rank = kv.waiting_rank
+    next_use = waiting_rank[node.position_start]
+    for position in range(node.position_start + 1, node.position_end):
+        next_use = min(next_use, waiting_rank[position])
+    node.next_use = next_use
 
 
 @numba.njit(cache=True)

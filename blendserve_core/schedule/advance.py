@@ -8,7 +8,7 @@ from blendserve_core.kv.block_lists import read
 from blendserve_core.kv.pages import release_page, release_pages
 from blendserve_core.kv.prefix_cache import leave
 from blendserve_core.schedule.grow import unpack_all
-from blendserve_core.schedule.running import append_output, drop_rows
+from blendserve_core.schedule.running import append_outputs, drop_rows
 
 
 @numba.njit(cache=True)
@@ -19,13 +19,8 @@ def advance(step_rows, is_sampled, token_ids, *arrays):
         # Until now the source was held, so that nothing else could be written into it.
         release_page(kv, kv.copies[0, i])
     kv.state[0].num_copies = 0
-    num_sampled = 0
-    for i in range(len(step_rows)):
-        row = step_rows[i]
-        running.num_computed[row] += running.num_new[row]
-        if is_sampled[i]:
-            append_output(running, store, row, token_ids[num_sampled])
-            num_sampled += 1
+    running.num_computed[step_rows] += running.num_new[step_rows]
+    append_outputs(running, store, step_rows[is_sampled], token_ids)
 
 
 @numba.njit(cache=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from blendserve_core.kv.block_lists import BLOCK, read
+from blendserve_core.kv.block_lists import BLOCK, read, read_many
 from blendserve_core.schedule.running import num_remaining, unpack
 
 
@@ -31,35 +31,15 @@ def step_rows(num_running, *arrays):
 def step_columns(step_rows, prompts, page_size, *arrays):
     """The arrays of a StepPlan up to ``prefix_lens``, in its order. ``prompts`` is the flat token store."""
     running, store = unpack(arrays)
-    num_sequences = len(step_rows)
-    seq_ids = running.seq_ids[step_rows]
     context_lens = running.num_computed[step_rows]
-    num_outputs = running.num_outputs[step_rows]
-    token_indptr = np.zeros(num_sequences + 1, dtype=np.int32)
-    page_indptr = np.zeros(num_sequences + 1, dtype=np.int32)
-    last_page_lens = np.empty(num_sequences, dtype=np.int32)
-    is_sampled = np.empty(num_sequences, dtype=np.bool_)
-    prefix_nodes = np.full(num_sequences, -1, dtype=np.int32)
-    prefix_lens = np.zeros(num_sequences, dtype=np.int32)
-    for i in range(num_sequences):
-        row = step_rows[i]
-        num_new = running.num_new[row]
-        length = context_lens[i] + num_new
-        token_indptr[i + 1] = token_indptr[i] + num_new
-        page_indptr[i + 1] = page_indptr[i] + (length + page_size - 1) // page_size
-        last_page_lens[i] = (length - 1) % page_size + 1
-        is_sampled[i] = num_new == num_remaining(running, row)
-        prefix_len = running.rows[row].first_private_page * page_size
-        if 0 < prefix_len <= context_lens[i]:
-            prefix_nodes[i], prefix_lens[i] = running.rows[row].prefix_node, prefix_len
-    token_ids = np.empty(token_indptr[-1], dtype=np.int32)
+    token_indptr, page_indptr, last_page_lens, is_sampled = _lengths(running, step_rows, page_size)
+    token_ids = _token_ids(running, store, step_rows, token_indptr, prompts)
     page_indices = np.empty(page_indptr[-1], dtype=np.int32)
-    for i in range(num_sequences):
-        first_page_block = running.rows[step_rows[i]].first_page_block
-        read(store, first_page_block, 0, page_indptr[i + 1] - page_indptr[i], page_indices, page_indptr[i])
-        _list_tokens(running, store, step_rows[i], prompts, token_ids, token_indptr[i])
+    read_many(store, running.rows["first_page_block"][step_rows], page_indptr, page_indices)
+    prefix_lens = running.rows["first_private_page"][step_rows] * np.int32(page_size)
+    has_prefix = (prefix_lens > 0) & (context_lens >= prefix_lens)
     return (
-        seq_ids,
+        running.seq_ids[step_rows],
         token_indptr,
         token_ids,
         context_lens,
@@ -67,28 +47,57 @@ def step_columns(step_rows, prompts, page_size, *arrays):
         page_indices,
         last_page_lens,
         is_sampled,
-        num_outputs,
-        prefix_nodes,
-        prefix_lens,
+        running.num_outputs[step_rows],
+        np.where(has_prefix, running.rows["prefix_node"][step_rows], np.int32(-1)),
+        np.where(has_prefix, prefix_lens, np.int32(0)),
     )
 
 
 @numba.njit(cache=True)
+def _lengths(running, step_rows, page_size):
+    """Tokens and pages of each row as CSR, tokens in its last page, and whether its last known token is in the step."""
+    token_indptr = np.zeros(len(step_rows) + 1, dtype=np.int32)
+    page_indptr = np.zeros(len(step_rows) + 1, dtype=np.int32)
+    last_page_lens = np.empty(len(step_rows), dtype=np.int32)
+    is_sampled = np.empty(len(step_rows), dtype=np.bool_)
+    for i in range(len(step_rows)):
+        row = step_rows[i]
+        num_new = running.num_new[row]
+        length = running.num_computed[row] + num_new
+        token_indptr[i + 1] = token_indptr[i] + num_new
+        page_indptr[i + 1] = page_indptr[i] + (length + page_size - 1) // page_size
+        last_page_lens[i] = (length - 1) % page_size + 1
+        is_sampled[i] = num_new == num_remaining(running, row)
+    return token_indptr, page_indptr, last_page_lens, is_sampled
+
+
+@numba.njit(cache=True, inline="always")
 def _is_decode(running, row):
     return running.num_new[row] == 1 and running.num_outputs[row] > 0
 
 
 @numba.njit(cache=True)
+def _token_ids(running, store, step_rows, token_indptr, prompts):
+    """New tokens of each row: from its prompt, then from its outputs."""
+    rows, values, num_outputs = running.rows, store.values, running.num_outputs
+    token_ids = np.empty(token_indptr[-1], dtype=np.int32)
+    for i in range(len(step_rows)):
+        row = step_rows[i]
+        if num_outputs[row] > 0 and num_remaining(running, row) == 1:
+            # Its newest output, which lies in the last block, however long the list is.
+            token_ids[token_indptr[i]] = values[rows[row].last_output_block, (num_outputs[row] - 1) % BLOCK]
+        else:
+            _list_tokens(running, store, row, prompts, token_ids, token_indptr[i])
+    return token_ids
+
+
+@numba.njit(cache=True)
 def _list_tokens(running, store, row, prompts, token_ids, start):
-    """A row's next tokens: from its prompt, then from its outputs."""
-    columns = running.rows[row]
-    position, end = running.num_computed[row], running.num_computed[row] + running.num_new[row]
+    columns, position = running.rows[row], running.num_computed[row]
+    end = position + running.num_new[row]
     num_from_prompt = max(0, min(end, columns.num_prompt_tokens) - position)
     for k in range(num_from_prompt):
         token_ids[start + k] = prompts[columns.prompt_start + position + k]
     first, last = position + num_from_prompt - columns.num_prompt_tokens, end - columns.num_prompt_tokens
-    if last - first == 1 and last == running.num_outputs[row]:
-        # A decode: the newest output lies in the last block, however long the list is.
-        token_ids[start + num_from_prompt] = store.values[columns.last_output_block, first % BLOCK]
-    elif first < last:
+    if first < last:
         read(store, columns.first_output_block, first, last, token_ids, start + num_from_prompt)

@@ -47,7 +47,7 @@ def grow_decodes(num_running, *arrays):
     return num_decodes, num_tokens_read
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, inline="always")
 def _is_full(kv, running, row):
     return running.num_computed[row] // kv.state[0].page_size >= running.rows[row].num_pages
 

@@ -89,7 +89,7 @@ def unpack(arrays):
     return RunningArrays(*arrays[:-3]), BlockStore(*arrays[-3:])
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, inline="always")
 def num_remaining(running, row):
     """Tokens that are known but not computed; 1 is a decode."""
     return running.rows[row].num_prompt_tokens + running.num_outputs[row] - running.num_computed[row]
@@ -111,6 +111,20 @@ def append_output(running, store, row, token_id):
     if running.num_outputs[row] == 0:
         columns.first_output_block = columns.last_output_block
     running.num_outputs[row] += 1
+
+
+@numba.njit(cache=True)
+def append_outputs(running, store, rows, token_ids):
+    """One output token to each of the rows. Most have room in their last block, which takes no call."""
+    columns, values, num_outputs = running.rows, store.values, running.num_outputs
+    for i in range(len(rows)):
+        row = rows[i]
+        offset = num_outputs[row] % BLOCK
+        if offset == 0:
+            append_output(running, store, row, token_ids[i])
+        else:
+            values[columns[row].last_output_block, offset] = token_ids[i]
+            num_outputs[row] += 1
 
 
 @numba.njit(cache=True)
