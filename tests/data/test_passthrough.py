@@ -5,6 +5,7 @@ import math
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given, settings
@@ -15,8 +16,12 @@ from blendserve_core.data.publish import publish
 
 LEAVES = [
     (pa.int8(), st.integers(-128, 127)),
+    (pa.uint8(), st.integers(0, 255)),
+    (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    (pa.uint32(), st.integers(0, 2**32 - 1)),
     (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
     (pa.uint64(), st.integers(0, 2**64 - 1)),
+    (pa.float16(), st.floats(width=16).map(np.float16)),
     (pa.float32(), st.floats(width=32)),
     (pa.float64(), st.floats()),
     (pa.bool_(), st.booleans()),
@@ -25,9 +30,14 @@ LEAVES = [
     (pa.string_view(), st.text(max_size=20)),
     (pa.binary(), st.binary(max_size=5)),
     (pa.binary_view(), st.binary(max_size=20)),
+    (pa.large_binary(), st.binary(max_size=5)),
     (pa.binary(3), st.binary(min_size=3, max_size=3)),
     (pa.decimal128(9, 3), st.decimals(-99999, 99999, places=3)),
+    (pa.decimal128(38, 10), st.decimals(-(10**20), 10**20, places=10)),
+    (pa.decimal256(50, 2), st.decimals(-(10**40), 10**40, places=2)),
     (pa.date32(), st.dates()),
+    (pa.time32("ms"), st.integers(0, 86_399_999)),
+    (pa.timestamp("ms"), st.integers(-(2**40), 2**40)),
     (pa.timestamp("us", tz="Europe/Berlin"), st.datetimes(timezones=st.just(datetime.UTC))),
     (pa.timestamp("ns"), st.integers(-(2**62), 2**62)),
     (pa.duration("us"), st.timedeltas(datetime.timedelta(-99), datetime.timedelta(99))),
@@ -81,6 +91,21 @@ def test_carried_columns_come_out_with_their_types_and_values(tokenizer, table):
     repeats = [row["n"] if row["prompt"] else 1 for row in table.select(["prompt", "n"]).to_pylist()]
     wanted = [value for value, times in zip(_plain(given_rows), repeats, strict=True) for _ in range(times)]
     assert _plain(carried) == wanted
+
+
+def test_extension_types_are_kept(tokenizer, tmp_path):
+    columns = {
+        "prompt": pa.array(["a", "b"]),
+        "json": pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"k": 1}', None])),
+        "uuid": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(range(16)), None], pa.binary(16))),
+    }
+    stage_rows(pa.table(columns), tokenizer, tmp_path)
+    answer_all(tmp_path / "staged", tmp_path / "engine")
+    publish(tmp_path / "staged", [tmp_path / "engine"], tmp_path / "out.parquet")
+    published = pq.read_table(tmp_path / "out.parquet")
+    for name, column in columns.items():
+        assert published.schema.field(name).type == column.type
+        assert published.column(name).to_pylist() == column.to_pylist()
 
 
 def test_field_metadata_is_kept_and_schema_metadata_is_not(tokenizer, tmp_path):
