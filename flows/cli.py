@@ -29,6 +29,7 @@ COMMANDS = {
     "run": "Generate a text for every row of a dataset. The same command goes on where a stopped run ended.",
     "run-batch": "Serve a file of requests in the format of OpenAI's batch API, and answer in that format.",
     "plan": "Plan a job and print the plan; nothing is generated.",
+    "calibrate": "Measure how fast this machine runs a model, for planners and engines.",
     "simulate": "Plan and run a workload on a cost model's clock, without an engine.",
     "demo": "Run a job on demo requests: classify, answer and write about passages of Python's documentation.",
 }

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from blendserve_core.engine.cpu.calibrate import measure_cpu_once
 from blendserve_core.perf.cuda_measured import runs_on_cuda
+from blendserve_core.perf.hardware import HardwareSpec
+from blendserve_core.perf.measured import measurement_path, read_measurement
+from blendserve_core.perf.model_spec import ModelSpec
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.step import Executor
 from blendserve_core.trace import Tracer
@@ -40,6 +43,26 @@ def measure_once(model_folder: Path, dtype: DtypeName, options: EngineOptions) -
     if not runs_on_cuda(options):
         check_cpu_options(dtype, options)
         measure_cpu_once(model_folder, dtype, options)
+
+
+def calibrate(model_folder: Path, dtype: DtypeName, options: EngineOptions) -> tuple[HardwareSpec, Path]:
+    """Measure the device that these options choose, again if it was measured before. Returns its rates and where they are kept.
+
+    Raises ValueError where the device cannot serve so.
+    """
+    if runs_on_cuda(options):
+        from blendserve_core.engine.cuda.calibrate import calibrate_cuda
+
+        measured, path = calibrate_cuda(model_folder, dtype, options)
+        return measured.hardware, path
+    check_cpu_options(dtype, options)
+    path = measurement_path(ModelSpec.from_config(model_folder, dtype=dtype), dtype, options)
+    path.unlink(missing_ok=True)
+    measure_cpu_once(model_folder, dtype, options)
+    spec = read_measurement(path)
+    if spec is None:
+        raise ValueError(f"the measured rates cannot be kept in {path}; set XDG_CACHE_HOME to a folder that can be written to")
+    return spec, path
 
 
 def check_cpu_options(dtype: DtypeName, options: EngineOptions) -> None:
