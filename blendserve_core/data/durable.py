@@ -26,7 +26,7 @@ class DiskFull(OSError):
         )
 
     def __str__(self) -> str:
-        return self.strerror
+        return str(self.strerror)
 
 
 def temporary_path(path: Path) -> Path:
@@ -81,4 +81,4 @@ def sync(path: Path) -> None:
 def save_arrays(path: Path, **arrays: NDArray[Any]) -> None:
     """An ``.npz`` file, whole or not at all."""
     with written_whole(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
