@@ -26,10 +26,11 @@ class PromptTokenizer:
 
     @classmethod
     def load(cls, model_folder: Path) -> PromptTokenizer:
-        """Read the tokenizer of a local model folder. Code that comes with a model is never run."""
-        from transformers import AutoTokenizer  # takes seconds to import
+        """Read the tokenizer of a local model folder. Raises ValueError where it has none that can be read.
 
-        tokenizer = AutoTokenizer.from_pretrained(model_folder, trust_remote_code=False, local_files_only=True)
+        Code that comes with a model is never run; there is no switch for it.
+        """
+        tokenizer = _load_pretrained(model_folder)
         config = _read_json(model_folder / "config.json")
         generation = _read_json(model_folder / "generation_config.json")
         vocab_size = max(len(tokenizer), _text_config(config).get("vocab_size") or 0)
@@ -78,6 +79,20 @@ class PromptTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids without special tokens; spaces are left as the model wrote them."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def _load_pretrained(model_folder: Path) -> Any:
+    from transformers import AutoTokenizer  # takes seconds to import
+
+    try:
+        return AutoTokenizer.from_pretrained(model_folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # whatever is in the folder, it is the user's to mend
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{model_folder}: the tokenizer comes with code of its own, which is never run. "
+                "Use a model whose tokenizer is a tokenizer.json alone."
+            ) from error
+        raise ValueError(f"{model_folder}: no tokenizer that can be read: {error}") from error
 
 
 def _eos_token_ids(generation: dict[str, Any], config: dict[str, Any], own: int | None) -> tuple[int, ...]:

@@ -62,3 +62,28 @@ def test_many_texts_encode_as_one_by_one(tmp_path):
     texts = ["Say hi.", "", "Grüße 👩🏽"]
     assert tokenizer.encode_texts(texts) == [tokenizer.encode_text(text) for text in texts]
     assert tokenizer.encode_texts([]) == []
+
+
+@pytest.fixture
+def model_with_code(tmp_path):
+    """A model folder whose tokenizer is a Python file of its own, which leaves a mark where it is run."""
+    folder, mark = save_byte_level(tmp_path / "model"), tmp_path / "was-run"
+    (folder / "tokenization_own.py").write_text(f"open({str(mark)!r}, 'w')\nclass OwnTokenizer: pass\n")
+    own = {"auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}, "tokenizer_class": "OwnTokenizer"}
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | own))
+    (folder / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "tokenization_own.X"}}')
+    return folder, mark
+
+
+def test_code_that_comes_with_a_model_is_never_run(model_with_code):
+    folder, mark = model_with_code
+    with pytest.raises(ValueError, match="code of its own, which is never run"):
+        PromptTokenizer.load(folder)
+    assert not mark.exists()
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ValueError, match=f"{tmp_path}: no tokenizer that can be read"):
+        PromptTokenizer.load(tmp_path)
