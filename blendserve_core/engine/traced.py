@@ -22,6 +22,9 @@ class TracedOps(TorchOps):
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         return traced(self._ops.linear(weight, bias), self._tracer, "gemm")
 
+    def lm_head(self, weight: Tensor) -> Linear:
+        return traced(self._ops.lm_head(weight), self._tracer, "gemm")
+
 
 class TracedAttention:
     """A :class:`PagedAttention`. Laying out a step counts as "layout", rotation and the append to the cache as attention."""

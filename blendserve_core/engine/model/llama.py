@@ -90,5 +90,5 @@ class Decoder:
         return self.ops.add_rms_norm(x, residual, next_norm, self.config.rms_norm_eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[N, H] to [N, V], in the model's number format."""
+        """[N, H] to [N, V], in the model's number format or float32."""
         return self.lm_head(hidden)

@@ -17,6 +17,10 @@ class TorchOps:
         """Take over ``weight`` [out, in] and ``bias`` [out]; the result maps [T, in] to [T, out]."""
         return lambda x: F.linear(x, weight, bias)
 
+    def lm_head(self, weight: Tensor) -> Linear:
+        """A linear map whose results may come in float32 where ``weight`` does not."""
+        return self.linear(weight, None)
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Normalise the last dimension of ``x`` (a row, or one head of it)."""
         return F.rms_norm(x, weight.shape, weight, eps)

@@ -80,7 +80,7 @@ def build_decoder(config: ModelConfig, checkpoint: Checkpoint, ops: TorchOps) ->
         embeddings=checkpoint.get(EMBEDDINGS),
         layers=tuple(_load_layer(f"model.layers.{index}", config, checkpoint, ops) for index in range(config.num_layers)),
         final_norm=checkpoint.get(FINAL_NORM),
-        lm_head=ops.linear(checkpoint.get(EMBEDDINGS if config.tie_word_embeddings else LM_HEAD), None),
+        lm_head=ops.lm_head(checkpoint.get(EMBEDDINGS if config.tie_word_embeddings else LM_HEAD)),
     )
 
 

@@ -22,7 +22,9 @@ constexpr float kLowest = -1e33f;  // maximum over no scores
 constexpr int kMaxHeadDim = 512;
 constexpr int kMaxUnitRows = 256;  // query rows that share one pass over the pages: their state stays in the L2 cache
 
-constexpr int kMaxUnitHeads = 8;   // KV heads read side by side, as they lie, when few rows read them
+constexpr int kMaxUnitHeads = 8;  // KV heads read side by side, as they lie, when few rows read them
+constexpr int kPanel = 64;         // outputs of a linear map whose weights lie together
+constexpr int kLinearRows = 6;     // rows of a tile, with a panel's vectors what fits the registers
 
 enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3 };
 enum DataType : int32_t { kFloat32 = 0, kBFloat16 = 1 };
@@ -56,6 +58,15 @@ struct RopeArgs {
     const int64_t* slots;      // [tokens] page * kPageSize + offset
     int64_t qkv_row_stride;
     int32_t num_q_heads, num_kv_heads, head_dim;
+};
+
+struct LinearArgs {
+    const void* x;       // [num_rows][num_inputs]
+    const void* panels;  // [num_outputs / kPanel][num_inputs / 2][kPanel] words
+    const float* bias;   // [num_outputs], or null
+    void* out;           // [num_rows][num_outputs], bfloat16 or float32
+    int64_t num_rows;
+    int32_t num_inputs, num_outputs, out_is_float32;
 };
 
 struct NormArgs {
@@ -106,12 +117,15 @@ struct AttentionScratch {
     }
 };
 
+int64_t linear_tiles(int64_t num_rows) { return std::max<int64_t>(1, (num_rows + kLinearRows - 1) / kLinearRows); }
+
 namespace portable {
 #define SIMD_BYTES 16
 #define SIMD_DOT_BF16 0
 #include "simd.inc"
 #include "attention.inc"
 #include "elementwise.inc"
+#include "linear.inc"
 #undef SIMD_BYTES
 #undef SIMD_DOT_BF16
 }  // namespace portable
@@ -125,6 +139,7 @@ namespace avx2 {
 #include "simd.inc"
 #include "attention.inc"
 #include "elementwise.inc"
+#include "linear.inc"
 #undef SIMD_BYTES
 #undef SIMD_DOT_BF16
 }  // namespace avx2
@@ -138,6 +153,7 @@ namespace avx512 {
 #include "simd.inc"
 #include "attention.inc"
 #include "elementwise.inc"
+#include "linear.inc"
 #undef SIMD_BYTES
 #undef SIMD_DOT_BF16
 }  // namespace avx512
@@ -151,6 +167,7 @@ namespace avx512_bf16 {
 #include "simd.inc"
 #include "attention.inc"
 #include "elementwise.inc"
+#include "linear.inc"
 #undef SIMD_BYTES
 #undef SIMD_DOT_BF16
 }  // namespace avx512_bf16
@@ -218,6 +235,16 @@ int32_t blend_best_isa() {
     return kPortable;
 }
 
+// AMX: what it multiplies, the vector units cannot keep up with.
+int32_t blend_has_matrix_unit() {
+#ifdef HAS_X86_DISPATCH
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("amx-bf16") != 0;
+#else
+    return 0;
+#endif
+}
+
 void blend_attention(const AttentionArgs* args, int32_t dtype, int32_t isa, int32_t num_threads) {
     const auto units = split_into_units(*args, num_threads);
     const int num_units = int(units.size());
@@ -237,6 +264,16 @@ void blend_rope_and_append(const RopeArgs* args, int64_t num_tokens, int32_t dty
         for (int64_t token = end_of_run(*args, num_tokens * run / num_runs, num_tokens); token < end; ++token)
             CALL(rope_and_append, isa, dtype, *args, token);
     }
+}
+
+// Only for AVX512_BF16 and bfloat16. Threads share the tiles evenly; where the cut falls inside a panel both read it.
+void blend_linear(const LinearArgs* args, int32_t num_threads) {
+#ifdef HAS_X86_DISPATCH
+    const int64_t num_work = args->num_outputs / kPanel * linear_tiles(args->num_rows);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
+    for (int64_t part = 0; part < num_threads; ++part)
+        avx512_bf16::linear<avx512_bf16::BFloat16>(*args, num_work * part / num_threads, num_work * (part + 1) / num_threads);
+#endif
 }
 
 void blend_rms_norm(const NormArgs* args, int64_t num_rows, int32_t dtype, int32_t isa, int32_t num_threads) {

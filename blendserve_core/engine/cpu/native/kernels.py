@@ -112,6 +112,7 @@ class NativeKernels:
             raise ValueError(f"this processor has no {isa.name}; its best is {best.name}")
         self.isa = best if isa is None else isa
         self.num_threads = num_threads
+        self.has_matrix_unit = bool(self._library.blend_has_matrix_unit())
 
     def attention(
         self,
@@ -182,6 +183,10 @@ class NativeKernels:
             head_dim=head_dim,
         )
         self._run(self._library.blend_rope_and_append, args, num_tokens, qkv.dtype)
+
+    def linear(self, args: ctypes.Structure) -> None:
+        """As ``linear.NativeLinear`` prepares it."""
+        self._library.blend_linear(ctypes.byref(args), self.num_threads)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, epsilon: float, out: torch.Tensor, residual: torch.Tensor | None = None

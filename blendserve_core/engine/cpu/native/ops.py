@@ -6,14 +6,26 @@ import torch
 from torch import Tensor
 
 from blendserve_core.engine.cpu.native.kernels import NativeKernels
+from blendserve_core.engine.cpu.native.linear import NativeLinear, fits_native_linear
 from blendserve_core.engine.cpu.ops import PackedOps
+from blendserve_core.engine.model.ops import Linear
 
 
 class NativeOps(PackedOps):
-    """Prepacked linear maps, and fused norms and activations."""
+    """Linear maps with weights laid out for the faster of two kernels, and fused norms and activations."""
 
     def __init__(self, kernels: NativeKernels) -> None:
         self._kernels = kernels
+
+    def linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        if not fits_native_linear(self._kernels, weight):
+            return super().linear(weight, bias)
+        return NativeLinear(self._kernels, weight, bias)
+
+    def lm_head(self, weight: Tensor) -> Linear:
+        if not fits_native_linear(self._kernels, weight):
+            return super().lm_head(weight)
+        return NativeLinear(self._kernels, weight, None, torch.float32)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         rows = x.contiguous()

@@ -1,0 +1,68 @@
+"""Linear maps of bfloat16 rows by the native kernel: as fast as oneDNN in large batches, up to 1.7 times as fast in small ones.
+
+A row's result does not depend on its batch, which oneDNN, choosing another kernel for every size, does not promise.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from blendserve_core.engine.cpu.native.kernels import Isa, NativeKernels
+
+PANEL = 64  # kPanel in kernels.cpp
+PACK = 2
+
+
+class LinearArgs(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_void_p) for name in ("x", "panels", "bias", "out")],
+        ("num_rows", ctypes.c_int64),
+        *[(name, ctypes.c_int32) for name in ("num_inputs", "num_outputs", "out_is_float32")],
+    ]
+
+
+def fits_native_linear(kernels: NativeKernels, weight: Tensor) -> bool:
+    """Whether the kernel can take this weight [out, in], and should: a matrix unit is faster, and oneDNN uses it."""
+    num_outputs, num_inputs = weight.shape
+    is_whole = num_outputs % PANEL == 0 and num_inputs % PACK == 0
+    return weight.dtype == torch.bfloat16 and is_whole and kernels.isa is Isa.AVX512_BF16 and not kernels.has_matrix_unit
+
+
+class NativeLinear:
+    """Maps [T, in] to [T, out], in bfloat16 or, with ``out_dtype``, in the float32 that it is summed in."""
+
+    def __init__(
+        self, kernels: NativeKernels, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype = torch.bfloat16
+    ) -> None:
+        self._kernels = kernels
+        self._panels = pack_panels(weight)
+        self._bias = None if bias is None else bias.float().contiguous()
+        self._out_dtype = out_dtype
+        self._num_outputs, self._num_inputs = weight.shape
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.contiguous()
+        if rows.dtype != torch.bfloat16 or rows.shape[1:] != (self._num_inputs,):
+            raise ValueError(f"expected bfloat16 rows of {self._num_inputs}, not {rows.dtype} {tuple(rows.shape)}")
+        out = torch.empty(len(rows), self._num_outputs, dtype=self._out_dtype)
+        args = LinearArgs(
+            x=rows.data_ptr(),
+            panels=self._panels.data_ptr(),
+            bias=None if self._bias is None else self._bias.data_ptr(),
+            out=out.data_ptr(),
+            num_rows=len(rows),
+            num_inputs=self._num_inputs,
+            num_outputs=self._num_outputs,
+            out_is_float32=self._out_dtype == torch.float32,
+        )
+        self._kernels.linear(args)
+        return out
+
+
+def pack_panels(weight: Tensor) -> Tensor:
+    """[out, in] as [out / PANEL, in / 2, PANEL, 2]."""
+    num_outputs, num_inputs = weight.shape
+    return weight.view(num_outputs // PANEL, PANEL, num_inputs // PACK, PACK).transpose(1, 2).contiguous()
