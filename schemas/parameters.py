@@ -62,6 +62,9 @@ class EngineOptions(BaseModel):
     kv_cache_tokens: int | None = Field(default=None, ge=16, description="Tokens the KV pool holds, per shard")
     prefix_sharing: bool = Field(default=True, description="Compute shared prefixes once")
     threads: int | None = Field(default=None, ge=1, description="CPU threads per engine")
+    batch_invariant: bool = Field(
+        default=False, description="Tokens never depend on what shares a row's batch, in bfloat16 too; a little slower"
+    )
     kernels: KernelsName = Field(default="auto", description="CPU kernels: native where they can be built, else torch")
     device: DeviceName = Field(
         default="auto", description="What runs the model; auto: cuda where GPU and FlashInfer are"

@@ -44,7 +44,8 @@ def fingerprint_parts(parameters: JobParameters, source_digest: str, model_folde
     In what order requests run, in how many shards and with how much memory changes no text, and is no part of it; but for a KV
     pool that is smaller than the model's context, and so bounds prompts and outputs.
     """
-    included = dict.fromkeys(("columns", "limit", "sampling", "dtype", "on_too_long"), True) | {"engine": {"kv_dtype"}}
+    included = dict.fromkeys(("columns", "limit", "sampling", "dtype", "on_too_long"), True)
+    included |= {"engine": {"kv_dtype", "batch_invariant"}}
     options = json.loads(parameters.model_dump_json(include=included))
     return {
         "requests": source_digest,

@@ -10,6 +10,7 @@ import torch
 
 from blendserve_core.engine.cpu.attention import PagedAttention, TorchAttention
 from blendserve_core.engine.cpu.executor import CpuExecutor
+from blendserve_core.engine.cpu.invariant import InvariantOps
 from blendserve_core.engine.cpu.native.attention import NativeAttention
 from blendserve_core.engine.cpu.native.choice import choose_kernels
 from blendserve_core.engine.cpu.native.kernels import NativeKernels
@@ -17,6 +18,7 @@ from blendserve_core.engine.cpu.native.ops import NativeOps
 from blendserve_core.engine.cpu.ops import PackedOps
 from blendserve_core.engine.grammars import load_grammars
 from blendserve_core.engine.model.config import ModelConfig
+from blendserve_core.engine.model.ops import TorchOps
 from blendserve_core.engine.model.weights import load_decoder
 from blendserve_core.engine.traced import TracedAttention, TracedOps
 from blendserve_core.requests import RequestTable
@@ -50,10 +52,10 @@ def load_cpu_executor(
     number_format = TORCH_DTYPES[dtype]
     config = ModelConfig.from_folder(model_folder)
     kernels = choose_kernels(options.kernels, config, torch.get_num_threads())
-    ops = PackedOps() if kernels is None else NativeOps(kernels)
+    ops = make_ops(kernels, batch_invariant=options.batch_invariant)
     model = load_decoder(model_folder, ops if tracer is None else TracedOps(ops, tracer), number_format)
     capacity = plan_capacity(config, requests, number_format, options, free_memory_bytes() // num_engines)
-    attention = make_attention(kernels, config, capacity, number_format)
+    attention = make_attention(kernels, config, capacity, number_format, cascade=not options.batch_invariant)
     if tracer is not None:
         attention = TracedAttention(attention, tracer)
     grammars = load_grammars(model_folder, requests, torch.get_num_threads())
@@ -67,12 +69,20 @@ def free_memory_bytes(cgroup_limit: Path = Path("/sys/fs/cgroup/memory.max")) ->
     return available if limit == "max" else min(available, int(limit) - psutil.Process().memory_info().rss)
 
 
+def make_ops(kernels: NativeKernels | None, *, batch_invariant: bool = False) -> TorchOps:
+    if not batch_invariant:
+        return PackedOps() if kernels is None else NativeOps(kernels)
+    if kernels is None:
+        raise ValueError("batch_invariant needs the native kernels, and they are switched off or cannot be built here")
+    return InvariantOps(kernels)
+
+
 def make_attention(
-    kernels: NativeKernels | None, config: ModelConfig, capacity: Capacity, dtype: torch.dtype
+    kernels: NativeKernels | None, config: ModelConfig, capacity: Capacity, dtype: torch.dtype, *, cascade: bool = True
 ) -> PagedAttention:
     if kernels is None:
         return TorchAttention(config, capacity.num_pages, capacity.page_size, dtype)
-    return NativeAttention(config, kernels, capacity.num_pages, dtype)
+    return NativeAttention(config, kernels, capacity.num_pages, dtype, cascade=cascade)
 
 
 def plan_capacity(

@@ -16,10 +16,16 @@ from blendserve_core.schedule.step import StepPlan
 
 
 class NativeAttention:
-    """Owns the KV pages of every layer. Outputs of one layer are overwritten by the next."""
+    """Owns the KV pages of every layer. Outputs of one layer are overwritten by the next.
 
-    def __init__(self, config: ModelConfig, kernels: NativeKernels, num_pages: int, dtype: torch.dtype) -> None:
+    Without ``cascade`` a token's attention has the same bits in any step: keys are passed in blocks that begin at position 0.
+    """
+
+    def __init__(
+        self, config: ModelConfig, kernels: NativeKernels, num_pages: int, dtype: torch.dtype, *, cascade: bool = True
+    ) -> None:
         self._kernels = kernels
+        self._cascade = cascade
         self._num_heads = config.num_heads
         self._head_dim = config.head_dim
         self._rope = Rope(config)
@@ -39,7 +45,7 @@ class NativeAttention:
         positions = token_positions(step)
         self._rotation = self._rope.rotation(torch.from_numpy(positions))
         self._slots = token_slots(step, positions, PAGE_SIZE)
-        self._groups = group_step(step)
+        self._groups = group_step(step, cascade=self._cascade)
         shape = (step.num_tokens, self._num_heads, self._head_dim)
         self._q, self._out = torch.empty(2, *shape, dtype=self._dtype)
         if self._groups.shared is not None:

@@ -28,9 +28,9 @@ class StepGroups:
     shared: AttentionGroups | None
 
 
-def group_step(step: StepPlan) -> StepGroups:
-    """Lay out a step's attention. A sequence in ``shared`` starts its own part behind the prefix."""
-    members_of = shared_readers(step)
+def group_step(step: StepPlan, *, cascade: bool = True) -> StepGroups:
+    """Lay out a step's attention. A sequence in ``shared`` starts its own part behind the prefix; without cascade none is."""
+    members_of = shared_readers(step) if cascade else []
     own_starts = np.zeros(step.num_sequences, dtype=np.int32)
     for members in members_of:
         own_starts[members] = step.prefix_lens[members]
