@@ -35,6 +35,8 @@ def load_cuda_executor(
 
     Raises ValueError for a machine that has no such devices, or a model that does not fit them.
     """
+    if options.batch_invariant:
+        raise ValueError("batch_invariant is a promise of the CPU engine; leave it off on a GPU")
     if is_on_gpu:
         check_devices(first_device + options.tensor_parallel, dtype)
     config = ModelConfig.from_folder(model_folder)
