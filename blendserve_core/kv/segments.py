@@ -13,6 +13,8 @@ from blendserve_core.plan.tree import PrefixTree
 MIN_TAIL_TOKENS = 4
 """Fewer tokens than this are computed again rather than kept track of."""
 
+NEARLY_ALL = 0.95
+
 
 @dataclass(frozen=True, slots=True)
 class Segments:
@@ -47,12 +49,13 @@ class Segments:
 
 def shared_segments(tree: PrefixTree, requests: NDArray[np.int64], page_size: int) -> Segments:
     """Segments of ``tree`` that at least two of ``requests`` (a shard's, or what is left of it) share."""
-    num_below, ends_here = _count_requests(tree, requests)
-    # A request always computes its own last prompt token: its logits are wanted. So a node in which a prompt ends shares
-    # one token less.
-    shared_end = tree.end_depth - ends_here
-    shared_end[num_below < 2] = 0
-    is_segment, segment_of_node, parent_end = _find_segments(tree.parent, shared_end, page_size)
+    num_below, num_ending = _count_requests(tree, requests)
+    stays_above = _stays_above(tree, num_below, num_ending)
+    num_members = num_below - np.where(stays_above, num_ending, 0)
+    # A request always computes its own last prompt token: its logits are wanted.
+    shared_end = tree.end_depth - ((num_ending > 0) & ~stays_above)
+    shared_end[num_members < 2] = 0
+    is_segment, segment_of_node, parent_end = _find_segments(tree.parent, num_members, shared_end, page_size)
     end = shared_end // page_size * page_size
     nodes = np.flatnonzero(is_segment)
     parents = tree.parent[nodes]
@@ -61,10 +64,10 @@ def shared_segments(tree: PrefixTree, requests: NDArray[np.int64], page_size: in
         start=parent_end[nodes],
         end=end[nodes].astype(np.int32),
         num_tail_tokens=(shared_end - end)[nodes].astype(np.int32),
-        num_requests=num_below[nodes].astype(np.int32),
+        num_requests=num_members[nodes].astype(np.int32),
         position_start=tree.request_start[nodes],
         position_end=tree.request_end[nodes],
-        of_request=segment_of_node[tree.node_of_request],
+        of_request=_segment_of_request(tree, segment_of_node, stays_above),
     )
 
 
@@ -74,27 +77,46 @@ def no_segments(num_requests: int) -> Segments:
     return Segments(none32, none32, none32, none32, none32, none64, none64, np.full(num_requests, -1, dtype=np.int32))
 
 
-def _count_requests(tree: PrefixTree, requests: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Per node: how many of ``requests`` are below it, and 1 where one of their prompts ends in it, else 0."""
+def _count_requests(tree: PrefixTree, requests: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Per node: how many of ``requests`` are below it, and how many of their prompts end in it."""
     is_ours = np.zeros(len(tree.request_order), dtype=np.int64)
     is_ours[requests] = 1
     cumulative = np.concatenate([[0], np.cumsum(is_ours[tree.request_order])])
-    ends_here = np.zeros(tree.num_nodes, dtype=np.int32)
-    ends_here[tree.node_of_request[requests]] = 1
-    return cumulative[tree.request_end] - cumulative[tree.request_start], ends_here
+    num_ending = np.bincount(tree.node_of_request[requests], minlength=tree.num_nodes)
+    return cumulative[tree.request_end] - cumulative[tree.request_start], num_ending
+
+
+def _stays_above(tree: PrefixTree, num_below: NDArray[np.int64], num_ending: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Per node: whether prompts that end in it share only what lies above it.
+
+    Their last token cannot be shared, so else the node is a token shorter for all: that costs a token a request, this costs the
+    node's length for each prompt that ends.
+    """
+    length = tree.end_depth - tree.start_depth
+    return (num_ending > 0) & (num_ending * length < num_below)
+
+
+def _segment_of_request(
+    tree: PrefixTree, segment_of_node: NDArray[np.int32], stays_above: NDArray[np.bool_]
+) -> NDArray[np.int32]:
+    node = tree.node_of_request
+    node = np.where(stays_above[node], tree.parent[node], node)
+    return np.where(node < 0, -1, segment_of_node[node]).astype(np.int32)
 
 
 @numba.njit(cache=True)
-def _find_segments(parent, shared_end, page_size):
+def _find_segments(parent, num_members, shared_end, page_size):
     """Per node: whether it is a segment, the number of the segment at or above it (-1 without one), and where its parent ends.
 
-    Parents come before children. A node is one if it adds a whole page to the segment above, or a tail worth a copy.
+    Parents come before children. A node is one if it adds a whole page to the segment above, or a tail worth a copy, unless
+    nearly all of its requests go on to a child with a longer tail.
     """
     num_nodes = len(parent)
     is_segment = np.zeros(num_nodes, dtype=np.bool_)
     nearest = np.full(num_nodes, -1, dtype=np.int32)
     parent_end = np.zeros(num_nodes, dtype=np.int32)
     shared_above = np.zeros(num_nodes, dtype=np.int32)
+    most_go_on = _most_go_on(parent, num_members)
     num_segments = 0
     for node in range(num_nodes):
         above = parent[node]
@@ -102,10 +124,20 @@ def _find_segments(parent, shared_end, page_size):
         nearest[node] = nearest[above] if above >= 0 else -1
         parent_end[node] = shared // page_size * page_size
         adds_page = shared_end[node] // page_size > shared // page_size
-        if adds_page or shared_end[node] - shared >= MIN_TAIL_TOKENS:
+        adds_tail = shared_end[node] - shared >= MIN_TAIL_TOKENS and not most_go_on[node]
+        if adds_page or adds_tail:
             is_segment[node] = True
             nearest[node] = num_segments
             num_segments += 1
             shared = shared_end[node]
         shared_above[node] = shared
     return is_segment, nearest, parent_end
+
+
+@numba.njit(cache=True)
+def _most_go_on(parent, num_members):
+    """Per node: whether one child has nearly all of its requests."""
+    most_go_on = np.zeros(len(parent), dtype=np.bool_)
+    for node in range(1, len(parent)):
+        most_go_on[parent[node]] |= num_members[node] >= NEARLY_ALL * num_members[parent[node]]
+    return most_go_on
