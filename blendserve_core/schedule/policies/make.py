@@ -38,7 +38,7 @@ def make_policy(
         return OrderedAdmission(order)
     times = RequestTimes.of(plan, requests, cost)
     if name == "blend-paper":
-        return PaperBlend(order, request_profile(plan, requests, times), capacity.num_tokens)
+        return PaperBlend(order, RequestProfile.of(plan, requests, times, cost), capacity.num_tokens)
     if name == "blend":
         policy = _blend(plan, requests, times, cost, capacity, outputs_so_far or {})
         policy.add(order)
@@ -62,13 +62,6 @@ def _blend(
     lengths = LengthsSeen(plan.estimates, np.flatnonzero(is_memory_intensive), max_outputs)
     right, both = (KvForecast(plan.estimates, lengths, times.num_own_tokens, max_outputs) for _ in range(2))
     return Blend(times, is_memory_intensive, num_outputs, lengths, Forecasts(right, both), Balance(cost), capacity.num_tokens)
-
-
-def request_profile(plan: Plan, requests: RequestTable, times: RequestTimes) -> RequestProfile:
-    """What the paper's dual scan needs to know: the density of each request's unit, and of the whole job."""
-    root_density = float(times.compute_s.sum() / np.maximum(times.memory_s.sum(), 1e-12)) if requests.num_requests else 1.0
-    density = _unit_density(plan, times)
-    return RequestProfile(requests.num_prompt_tokens, plan.estimates.mean_tokens, density, root_density)
 
 
 def _unit_density(plan: Plan, times: RequestTimes) -> NDArray[np.float64]:
