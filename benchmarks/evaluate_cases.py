@@ -50,33 +50,38 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Requests per case, seeds of the main table, and the mean length of the small cases' long outputs.
+    """Requests per case, seeds of the main table, and the mean length of the long outputs.
 
-    With few requests, one very long output would be all of the run; there they are more and shorter.
+    With few requests, one very long output would be all of the run; there they are more and shorter. A large model is not
+    memory-bound by outputs as short as a small model's.
     """
 
     main: int = 200_000
     paper: int = 400_000
+    models: int = 100_000
     small: int = 40_000
     seeds: tuple[int, ...] = (0, 1, 2)
     true_seeds: tuple[int, ...] = (0,)
     small_output: int = 2048
+    models_output: int = 4096
     main_output: int = 16384
     grid_policies: tuple[str, ...] = ("depth-first", "blend")
     shard_traces: tuple[int, ...] = (3,)
 
     def scaled(self, share: float) -> Sizes:
         """The same with fewer requests and shorter outputs, to try the script. Still shorter ones would not be memory-heavy."""
-        main, paper, small = (max(1000, int(value * share)) for value in (self.main, self.paper, self.small))
-        small_output, main_output = (max(2048, int(value * share)) for value in (self.small_output, self.main_output))
-        return replace(self, main=main, paper=paper, small=small, small_output=small_output, main_output=main_output)
+        counts = {name: max(1000, int(getattr(self, name) * share)) for name in ("main", "paper", "models", "small")}
+        outputs = {"small_output": 2048, "models_output": 4096, "main_output": max(2048, int(self.main_output * share))}
+        return replace(self, **counts, **outputs)
 
 
 FULL = Sizes(
     main=400_000,
+    models=400_000,
     small=400_000,
     true_seeds=(0, 1, 2),
     small_output=16384,
+    models_output=16384,
     grid_policies=("depth-first", *PLANNED),
     shard_traces=(1, 2, 3, 4),
 )
@@ -140,7 +145,7 @@ def shard_cases(sizes: Sizes) -> Iterator[Case]:
 
 def model_cases(sizes: Sizes) -> Iterator[Case]:
     for model, policy in product(OTHER_MODELS, ("depth-first", *PLANNED)):
-        common = _common("models", model, PAPER_TRACES[1], sizes.small, sizes.small_output)
+        common = _common("models", model, PAPER_TRACES[1], sizes.models, sizes.models_output)
         yield _case(common, policy, model=model, interference=PAPER_OVERLAP)
 
 

@@ -70,14 +70,16 @@ def run_case(case: Case) -> Row:
     spec, device = model_spec(case.model), a100_80gb()
     spec = spec.with_tensor_parallel(num_devices_for(spec, device))
     cost = CostModel(spec, device, case.engine, case.interference)  # pyright: ignore[reportArgumentType]
+    # An output must fit into the KV memory, twice over, or it would be a run of its own.
+    mean_output = min(case.mean_output, cost.kv_capacity_tokens // (2 * LONGEST_VIDEO))
     workload = mixed_workload(
         MixTarget(case.density, case.sharing),
         case.num_requests,
         cost,
         case.seed,
         compute_heavy=length_source(case.compute_heavy),
-        long_output=partial(openvid_like, mean_output=case.mean_output),
-        max_tokens=LONGEST_VIDEO * case.mean_output,
+        long_output=partial(openvid_like, mean_output=mean_output),
+        max_tokens=LONGEST_VIDEO * mean_output,
     )
     settings = Settings(
         policy=case.policy,
