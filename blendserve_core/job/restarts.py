@@ -8,14 +8,14 @@ from pathlib import Path
 
 from blendserve_core.job.attempts import remember_attempt
 from blendserve_core.shard.supervise import EngineDied, EngineError, run_engine
-from blendserve_core.shard.suspects import Suspects
+from blendserve_core.shard.suspects import EVIDENCE_OF_A_CRASH, EVIDENCE_OF_A_KILL, Suspects
 from schemas.manifest import EngineManifest, Progress
 from schemas.shard import EngineSpec
 
 logger = logging.getLogger(__name__)
 
 # Halving what 256 sequences ran takes 8 deaths until one is alone; a few neighbours of the same kind take a few more.
-MAX_FRUITLESS_DEATHS = 24
+MAX_FRUITLESS_DEATHS = 32
 MAX_DEATHS_BEFORE_ANY_ROW = 3
 
 
@@ -23,7 +23,8 @@ def run_to_the_end(spec: EngineSpec, on_progress: Callable[[Progress], None] | N
     """Run engines one after another until the shard's work is done or one was told to stop; returns what the last one did.
 
     Rows that ran when an engine died run again in halves, and one whose engine dies twice while it runs alone becomes an error
-    row. Raises EngineError when no engine gets anywhere, and what else :func:`run_engine` raises.
+    row. Of engines that somebody kills it takes more, lest rows pay for what an operator did. Raises EngineError when no engine
+    gets anywhere, and what else :func:`run_engine` raises.
     """
     suspects = Suspects(spec)
     num_deaths_before_any_row = 0
@@ -33,7 +34,7 @@ def run_to_the_end(spec: EngineSpec, on_progress: Callable[[Progress], None] | N
         try:
             manifest = run_engine(spec.model_copy(update={"suspects": group}), on_progress)
         except EngineDied as death:
-            in_flight = suspects.take_in_death()
+            in_flight = suspects.take_in_death(EVIDENCE_OF_A_KILL if death.is_killed else EVIDENCE_OF_A_CRASH)
             num_deaths_before_any_row = 0 if in_flight else num_deaths_before_any_row + 1
             _give_up_if_hopeless(death, suspects, num_deaths_before_any_row)
             logger.warning("%d rows ran when this happened, and run again: %s", len(in_flight), death)

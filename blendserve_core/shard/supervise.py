@@ -34,12 +34,14 @@ class EngineError(RuntimeError):
 class EngineDied(EngineError):
     """An engine process ended without finishing its work. The message holds the end of its log.
 
-    ``status`` is its exit status, negative for a signal.
+    ``status`` is its exit status, negative for a signal. ``is_killed`` means that somebody ended it by SIGKILL who was not the
+    kernel in want of memory: that tells little about the rows that ran.
     """
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, *, is_killed: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.is_killed = is_killed
 
 
 def run_engine(spec: EngineSpec, on_progress: Callable[[Progress], None] | None = None) -> EngineManifest:
@@ -53,6 +55,7 @@ def run_engine(spec: EngineSpec, on_progress: Callable[[Progress], None] | None 
         recover(folder)
         spec.write(folder / SPEC_FILE)
         (folder / "manifest.json").unlink(missing_ok=True)
+        num_oom_kills = count_oom_kills()
         process = _start(folder, lock)
         try:
             write_holder(lock, process.pid)
@@ -63,8 +66,16 @@ def run_engine(spec: EngineSpec, on_progress: Callable[[Progress], None] | None 
     if process.returncode == DISK_IS_FULL:
         raise DiskFull(folder)
     if process.returncode != 0 or not (folder / "manifest.json").exists():
-        raise EngineDied(_describe_death(spec, process.returncode, folder / "engine.log"), process.returncode)
+        message = _describe_death(spec, process.returncode, folder / "engine.log")
+        is_killed = process.returncode == -signal.SIGKILL and count_oom_kills() == num_oom_kills
+        raise EngineDied(message, process.returncode, is_killed=is_killed)
     return EngineManifest.read(folder / "manifest.json")
+
+
+def count_oom_kills(counters: Path = Path("/proc/vmstat")) -> int:
+    """Processes that the kernel has killed for want of memory since the machine started; 0 where it does not say."""
+    lines = counters.read_text().splitlines() if counters.exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def _start(folder: Path, lock: int) -> subprocess.Popen[bytes]:

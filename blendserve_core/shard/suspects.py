@@ -15,19 +15,23 @@ from schemas.manifest import JsonFile
 from schemas.shard import EngineSpec
 
 SUSPECTS_FILE = "suspects.json"
-DEATHS_ALONE = 2
+
+# A crash says more about the row that ran than a kill from outside. Two crashes are enough.
+EVIDENCE_NEEDED = 6
+EVIDENCE_OF_A_CRASH = 3
+EVIDENCE_OF_A_KILL = 1
 TWICE = "the engine died twice while this row ran"
 
 
 class SuspectsState(JsonFile):
-    """``groups`` run one by one; ``deaths_alone`` by request; ``unseen`` ran when an engine died that nobody watched.
+    """``groups`` run one by one; ``evidence`` by request is from when it ran alone.
 
-    ``num_fruitless`` deaths came since an engine last finished a row; the folder had ``num_rows`` then, and the parts
+    ``unseen`` ran when an engine died that nobody watched. ``num_fruitless`` deaths came since an engine last finished a row; the folder had ``num_rows`` then, and the parts
     ``blamed`` hold the error rows made since.
     """
 
     groups: list[list[int]] = Field(default_factory=list)
-    deaths_alone: dict[int, int] = Field(default_factory=dict)
+    evidence: dict[int, int] = Field(default_factory=dict)
     unseen: list[int] = Field(default_factory=list)
     num_fruitless: int = 0
     num_rows: int = 0
@@ -54,11 +58,11 @@ class Suspects:
         self._save(groups=[group for group in groups if group])
         return self._state.groups[0] if self._state.groups else None
 
-    def take_in_death(self) -> list[int]:
+    def take_in_death(self, evidence: int = EVIDENCE_OF_A_CRASH) -> list[int]:
         """Part or blame what ran when an engine died just now, and return it."""
         in_flight = self._take_in_flight()
         self._count_death()
-        self._suspect(in_flight)
+        self._suspect(in_flight, evidence)
         return in_flight
 
     def acquit(self) -> None:
@@ -71,21 +75,21 @@ class Suspects:
     def _take_in_unseen_death(self) -> None:
         """Power cuts and kills of everything are no row's fault; but what ran at two of them in a row is suspect."""
         if in_flight := self._take_in_flight():
-            self._suspect([request for request in in_flight if request in self._state.unseen])
+            self._suspect([request for request in in_flight if request in self._state.unseen], EVIDENCE_OF_A_KILL)
             self._save(unseen=in_flight)
 
-    def _suspect(self, in_flight: list[int]) -> None:
+    def _suspect(self, in_flight: list[int], evidence: int) -> None:
         if len(in_flight) == 1:
-            self._count_death_alone(in_flight[0])
+            self._add_evidence(in_flight[0], evidence)
         elif in_flight:
             middle = len(in_flight) // 2
             others = [[request for request in group if request not in in_flight] for group in self._state.groups]
             self._save(groups=[in_flight[:middle], in_flight[middle:], *others])
 
-    def _count_death_alone(self, request: int) -> None:
-        deaths = self._state.deaths_alone | {request: self._state.deaths_alone.get(request, 0) + 1}
-        self._save(deaths_alone=deaths)
-        if deaths[request] >= DEATHS_ALONE:
+    def _add_evidence(self, request: int, evidence: int) -> None:
+        total = self._state.evidence | {request: self._state.evidence.get(request, 0) + evidence}
+        self._save(evidence=total)
+        if total[request] >= EVIDENCE_NEEDED:
             part = write_part(self._folder, to_table([self._error_row(request)]))
             self._save(blamed=[*self._state.blamed, part.name], num_rows=self._state.num_rows + 1)
         elif [request] not in self._state.groups:

@@ -5,6 +5,7 @@ Both jobs use float32: in bfloat16 a token may depend on which others share its 
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from killed_job import KilledJob
 from blendserve_core.job.run import run_job
 from schemas.parameters import EngineOptions, JobParameters, SamplingDefaults
 
+NUM_KILLS = 50
 GENERATED = ["output_text", "output_token_ids", "finish_reason", "num_prompt_tokens", "num_output_tokens", "error"]
 
 
@@ -47,24 +49,35 @@ def generated(output: Path) -> pa.Table:
     return pq.read_table(output / "generations.parquet").select(["prompt", *GENERATED])
 
 
+def differences(found: pa.Table, expected: pa.Table) -> list[tuple[int, dict, dict]]:
+    """Row number, what was found and what was expected, of the rows that differ."""
+    pairs = enumerate(zip(found.to_pylist(), expected.to_pylist(), strict=True))
+    return [(row, one, other) for row, (one, other) in pairs if one != other]
+
+
 def test_a_job_that_is_killed_a_few_times_ends_as_if_it_never_was(tiny_model_folder: Path, tmp_path: Path) -> None:
     requests = write_requests(tmp_path / "requests.parquet", num_rows=60, max_tokens=60)
     run_job(parameters(requests, tmp_path / "undisturbed", str(tiny_model_folder)))
     job = KilledJob(parameters(requests, tmp_path / "killed", str(tiny_model_folder)), seed=0)
     job.run(num_kills=4)
-    assert generated(tmp_path / "killed").equals(generated(tmp_path / "undisturbed"))
+    assert differences(generated(tmp_path / "killed"), generated(tmp_path / "undisturbed")) == []
 
 
 @pytest.mark.crash
-def test_fifty_kills_of_jobs_on_the_demo_model_change_no_byte(tmp_path: Path) -> None:
-    requests = write_requests(tmp_path / "requests.parquet", num_rows=120, max_tokens=12)
-    run_job(parameters(requests, tmp_path / "undisturbed", "demo"))
-    expected, num_left, seed = generated(tmp_path / "undisturbed"), 50, 0
-    while num_left > 0:
-        output = tmp_path / f"killed-{seed}"
-        job = KilledJob(parameters(requests, output, "demo"), seed)
-        job.run(num_left)
-        assert generated(output).equals(expected)
-        num_left -= job.kills.total()
-        seed += 1
-        print(f"{dict(job.kills)} killed, {num_left} to go", flush=True)
+@pytest.mark.parametrize(("model", "num_rows", "max_tokens"), [("tiny", 240, 80), ("demo", 120, 12)])
+def test_fifty_kills_change_no_byte(
+    model: str, num_rows: int, max_tokens: int, tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    folder = str(tiny_model_folder) if model == "tiny" else model
+    requests = write_requests(tmp_path / "requests.parquet", num_rows, max_tokens)
+    run_job(parameters(requests, tmp_path / "undisturbed", folder))
+    expected, kills = generated(tmp_path / "undisturbed"), Counter()
+    for seed in range(50):
+        job = KilledJob(parameters(requests, tmp_path / f"killed-{seed}", folder), seed)
+        job.run(NUM_KILLS - kills.total())
+        assert differences(generated(tmp_path / f"killed-{seed}"), expected) == [], dict(job.kills)
+        kills += job.kills
+        print(f"{model}: {dict(kills)} killed in {seed + 1} jobs", flush=True)
+        if kills.total() >= NUM_KILLS:
+            return
+    pytest.fail(f"jobs end too soon to be killed {NUM_KILLS} times: {dict(kills)}")

@@ -72,7 +72,7 @@ def test_a_machine_on_which_every_row_kills_is_given_up_and_blames_none(
     spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engines = Engines(set(range(NUM_REQUESTS)))
-    with pytest.raises(EngineError, match=r"24 engines in a row died without finishing a row.*SIGSEGV"):
+    with pytest.raises(EngineError, match=r"32 engines in a row died without finishing a row.*SIGSEGV"):
         start(engines, spec, monkeypatch)
     assert engines.starts == MAX_FRUITLESS_DEATHS
     assert outcomes(spec) == {}

@@ -8,7 +8,7 @@ import pytest
 from dying_engines import finish, note, outcomes, staged_spec
 
 from blendserve_core.shard.in_flight import read_in_flight
-from blendserve_core.shard.suspects import TWICE, Suspects
+from blendserve_core.shard.suspects import EVIDENCE_NEEDED, EVIDENCE_OF_A_KILL, TWICE, Suspects
 from schemas.shard import EngineSpec
 
 
@@ -58,6 +58,18 @@ def test_one_row_in_flight_is_tried_once_more_before_it_is_blamed(spec: EngineSp
     note(spec, 4)
     suspects.take_in_death()
     assert outcomes(spec)[4]["error"]["message"] == TWICE
+
+
+def test_a_row_is_not_blamed_because_somebody_kills_engines(spec: EngineSpec) -> None:
+    suspects = Suspects(spec)
+    for _ in range(EVIDENCE_NEEDED - 1):
+        note(spec, 4)
+        suspects.take_in_death(EVIDENCE_OF_A_KILL)
+        assert suspects.next_group() == [4]
+    assert outcomes(spec) == {}
+    note(spec, 4)
+    suspects.take_in_death(EVIDENCE_OF_A_KILL)
+    assert outcomes(spec)[4]["finish_reason"] == "error"
 
 
 def test_rows_that_were_not_running_are_no_suspects(spec: EngineSpec) -> None:
