@@ -26,8 +26,8 @@ TWICE = "the engine died twice while this row ran"
 class SuspectsState(JsonFile):
     """``groups`` run one by one; ``evidence`` by request is from when it ran alone.
 
-    ``unseen`` ran when an engine died that nobody watched. ``num_fruitless`` deaths came since an engine last finished a row; the folder had ``num_rows`` then, and the parts
-    ``blamed`` hold the error rows made since.
+    ``unseen`` ran when an engine died that nobody watched. ``num_fruitless`` deaths came since an engine last finished a row;
+    the folder had ``num_rows`` then, and the parts ``blamed`` hold the error rows made since.
     """
 
     groups: list[list[int]] = Field(default_factory=list)
