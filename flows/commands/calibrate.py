@@ -36,7 +36,8 @@ def calibrate(
     started = time.perf_counter()
     spec, path = measure(resolve_model(model), dtype, engine or EngineOptions())
     if json:
-        print(json_module.dumps({"spec": asdict(spec), "path": str(path)}))
+        finite = {name: value for name, value in asdict(spec).items() if value != float("inf")}
+        print(json_module.dumps({"spec": finite, "path": str(path)}))
         return
     print(f"{spec.name}, measured in {time.perf_counter() - started:.0f} s:")
     for name, value in asdict(spec).items():

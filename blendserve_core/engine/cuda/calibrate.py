@@ -109,30 +109,30 @@ class OperatorBench:
 
     @torch.inference_mode()
     def timings(self, whole: Lanes, splits: dict[int, Lanes], streams: Lanes) -> CudaTimings:
-        operators = self._operators()
-        step = self._balanced_step(operators)
+        operators = self.operators()
+        step = self.balanced_step(operators)
         long_decodes = plain_step(NUM_DECODES, 1, CONTEXTS[-1])
-        on_sms = {num_sms: self._decode_s(long_decodes, lanes) for num_sms, lanes in splits.items()}
-        compute_s = self._pass_s(step.num_tokens) * self.model.config.num_layers
-        memory_s = self._decode_s(step, whole) * self.model.config.num_layers
+        on_sms = {num_sms: self.decode_s(long_decodes, lanes) for num_sms, lanes in splits.items()}
+        compute_s = self.pass_s(step.num_tokens) * self.model.config.num_layers
+        memory_s = self.decode_s(step, whole) * self.model.config.num_layers
         middle = sorted(splits)[len(splits) // 2]
         return CudaTimings(
             operators=operators,
             lm_head=(2.0 * self.lm_head_weight.numel() * LM_HEAD_ROWS, self._lm_head_s()),
             decode_on_sms=on_sms,
-            decode_on_all_s=self._decode_s(long_decodes, whole),
+            decode_on_all_s=self.decode_s(long_decodes, whole),
             whole_s=(compute_s, memory_s),
-            overlapped_s=self._step_s(step, splits[middle]),
-            streams_s=self._step_s(step, streams),
+            overlapped_s=self.step_s(step, splits[middle]),
+            streams_s=self.step_s(step, streams),
         )
 
-    def _operators(self) -> CpuTimings:
+    def operators(self) -> CpuTimings:
         config, token_bytes = self.model.config, self._token_bytes
         layer_parameters = num_matrix_parameters(config)
-        one, few, many = ((float(rows), self._pass_s(rows) * config.num_layers) for rows in ROWS)
+        one, few, many = ((float(rows), self.pass_s(rows) * config.num_layers) for rows in ROWS)
         prompt = plain_step(1, NUM_PROMPT_TOKENS)
         short, long = (
-            (float(NUM_DECODES * (context + 1) * token_bytes), self._decode_s(plain_step(NUM_DECODES, 1, context), None))
+            (float(NUM_DECODES * (context + 1) * token_bytes), self.decode_s(plain_step(NUM_DECODES, 1, context), None))
             for context in CONTEXTS
         )
         return CpuTimings(
@@ -147,14 +147,14 @@ class OperatorBench:
     def _token_bytes(self) -> int:
         return 2 * self.model.config.kv_size * self.setting.pool.dtype.itemsize
 
-    def _balanced_step(self, operators: CpuTimings) -> StepPlan:
+    def balanced_step(self, operators: CpuTimings) -> StepPlan:
         """Decodes whose attention takes about as long as their GEMMs."""
-        gemm_s = self._pass_s(OVERLAPPED_ROWS)
+        gemm_s = self.pass_s(OVERLAPPED_ROWS)
         read_bytes, read_s = operators.decode[-1]
         context = gemm_s * read_bytes / read_s / self._token_bytes / OVERLAPPED_ROWS
         return plain_step(OVERLAPPED_ROWS, 1, int(min(max(context, PAGE_SIZE), MAX_CONTEXT - 1)))
 
-    def _pass_s(self, num_rows: int) -> float:
+    def pass_s(self, num_rows: int) -> float:
         """GEMMs, norms and activation of one layer."""
         config, device = self.model.config, self.setting.device
         token_ids = torch.zeros(num_rows, dtype=torch.int32, device=device)
@@ -170,7 +170,7 @@ class OperatorBench:
         attention, q = self._begun(step)
         return self._over_layers(lambda layer: attention.attend_chunks(layer, q))
 
-    def _decode_s(self, step: StepPlan, lanes: Lanes | None) -> float:
+    def decode_s(self, step: StepPlan, lanes: Lanes | None) -> float:
         """Per layer, on the lane for attention, or on the current stream."""
         attention, q = self._begun(step)
         return self._over_layers(lambda layer: attention.attend_decodes(layer, q), lanes)
@@ -193,7 +193,7 @@ class OperatorBench:
         shape = (step.num_tokens, self.model.config.num_heads, self.model.config.head_dim)
         return attention, torch.randn(shape, dtype=self.setting.dtype, device=self.setting.device)
 
-    def _step_s(self, step: StepPlan, lanes: Lanes) -> float:
+    def step_s(self, step: StepPlan, lanes: Lanes) -> float:
         """All layers of a step that is cut in halves."""
         halves = np.array_split(np.arange(step.num_sequences), 2)
         nano_batches = []

@@ -1,0 +1,95 @@
+"""The parts of benchmarks/gpu/check.py that need no GPU, on the stand-in: what is run for the first time there has run here."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cuda_on_cpu import CPU
+from flashinfer_stand_in import stand_in_kernels
+
+from blendserve_core.engine.cuda import attention, calibrate
+from blendserve_core.engine.cuda.calibrate import OperatorBench
+from blendserve_core.engine.cuda.lanes import HostLanes
+from blendserve_core.perf.cost import CostModel
+from blendserve_core.perf.hardware import h200
+from blendserve_core.perf.presets import llama_3_8b
+from blendserve_core.requests import RequestTable, SamplingColumns
+from blendserve_core.sim.executor import SimulatedExecutor, simulated_capacity
+from blendserve_core.sim.workload import EOS_TOKEN_ID, Workload
+from schemas.parameters import EngineOptions
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "gpu"))
+import correctness
+import overlap_times
+import serving
+from random_model import TINY, random_model_folder
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "WORKSPACE_BYTES", 16)
+    monkeypatch.setattr(correctness, "NUM_OUTPUTS", 4)
+    monkeypatch.setattr(correctness, "TINY", TINY | {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 128})
+    monkeypatch.setattr(calibrate, "OVERLAPPED_ROWS", 6)
+    monkeypatch.setattr(calibrate, "MAX_CONTEXT", 48)
+    monkeypatch.setattr(overlap_times, "OVERLAPPED_ROWS", 6)
+    monkeypatch.setattr(overlap_times, "MAX_CONTEXT", 48)
+
+
+def test_attention_agrees_with_the_reference_in_float32() -> None:
+    checks = correctness.check_attention(stand_in_kernels(), CPU, torch.float32)
+    assert [check.name for check in checks] == ["attention, decode", "attention, chunk", "attention, shared prefix"]
+    assert all(check.value < 1e-5 and check.is_good for check in checks)
+
+
+def test_hidden_states_and_texts_are_those_of_the_cpu_engine(tmp_path: Path) -> None:
+    hidden, texts = correctness.check_tokens(tmp_path, stand_in_kernels, is_on_gpu=False)
+    assert hidden.value < 1e-5
+    assert texts.value == 1.0
+
+
+def test_a_nan_is_no_small_error() -> None:
+    error = correctness.relative_error(torch.tensor([1.0, torch.nan]), torch.ones(2))
+    assert not error < correctness.TOLERANCE
+
+
+def test_overlap_is_timed_at_every_ratio_on_every_kind_of_lanes(tmp_path: Path) -> None:
+    clock = itertools.count(1)
+
+    def seconds_of(call) -> float:
+        call()
+        return 1e-3 * next(clock)
+
+    folder = random_model_folder(tmp_path, correctness.TINY)
+    bench = OperatorBench.make(folder, "float32", EngineOptions(), stand_in_kernels(), CPU, seconds_of)
+    times = overlap_times.overlap_times(bench, HostLanes(), {"green 40": HostLanes()})
+    assert [(time.ratio, time.lanes) for time in times] == [
+        (ratio, lanes) for ratio in ("1:1", "2:1", "1:2") for lanes in ("none", "green 40")
+    ]
+    assert all(time.speed_up == 1.0 for time in times if time.lanes == "none")
+
+
+@pytest.mark.parametrize("policy", ["depth-first", "blend"])
+def test_serving_counts_every_token_of_a_workload(policy: str) -> None:
+    num = 30
+    lens, outputs = np.full(num, 40, np.int32), np.full(num, 5, np.int32)
+    rng = np.random.default_rng(0)
+    requests = RequestTable(
+        row=np.arange(num),
+        sample_index=np.zeros(num, np.int32),
+        prompt_start=np.cumsum(lens, dtype=np.int64) - lens,
+        num_prompt_tokens=lens,
+        token_ids=rng.integers(3, 100, num * 40).astype(np.int32),
+        sampling=SamplingColumns.greedy(num, 64),
+    )
+    workload = Workload(requests, outputs)
+    cost = CostModel(llama_3_8b(), h200())
+    # An executor that never ends a sequence by itself.
+    endless = SimulatedExecutor(cost, np.full(num, 1000), EOS_TOKEN_ID, simulated_capacity(cost))
+    served = serving.serve_for(60.0, policy, workload, endless, cost)
+    assert served.num_tokens == num * 45
