@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test crash-test lint evaluate clean
+.PHONY: help run test crash-test lint evaluate cuda-aot clean
 
 help:
 	@head -1 Makefile | cut -c3-
@@ -28,6 +28,11 @@ lint: $(VENV)/installed-dev
 # Half an hour on two cores; FULL=1 takes 400,000 requests everywhere.
 evaluate: $(VENV)/installed
 	$(BIN)/python benchmarks/evaluate.py --output runs/evaluation
+
+# FlashInfer's modules for Hopper and Ampere, without a GPU: about half an hour of one core, and what is there is kept.
+cuda-aot: $(VENV)/installed
+	$(PIP) --no-deps flashinfer-python==0.7.4 apache-tvm-ffi einops ninja nvidia-ml-py tabulate
+	$(BIN)/python infra/cuda/build_kernels.py
 
 # The demo model's package asks for a whole inference engine; only the weights in it are wanted.
 $(VENV)/installed: constraints.txt pyproject.toml

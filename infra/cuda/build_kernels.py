@@ -84,6 +84,7 @@ def build_environment(architecture: str, output: Path, headers: Path) -> dict[st
         "FLASHINFER_EXTRA_LDFLAGS": f"-L{stubs}",
         "CUDA_HOME": os.environ.get("CUDA_HOME", "/usr/local/cuda"),
         "CPATH": includes,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "MAX_JOBS": os.environ.get("MAX_JOBS", "1"),
     }
 
