@@ -16,6 +16,8 @@ def publish_generations(job: Job) -> PublishManifest:
     Raises when a row has no outcome yet.
     """
     started = perf_counter()
+    # Should this run end before its own manifest is written, an earlier job's must not stand beside these generations.
+    job.workspace.manifest.unlink(missing_ok=True)
     counts = publish(job.workspace.staged, job.workspace.engine_folders, job.workspace.generations)
     manifest = PublishManifest(**counts, publish_s=perf_counter() - started)
     manifest.write(job.workspace.root / "published.json")
