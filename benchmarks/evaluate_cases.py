@@ -17,7 +17,7 @@ GOOD_OVERLAP, PAPER_OVERLAP = 0.15, 0.35
 SEARCHED = 0
 """Stands for the chunk size that the group "chunk" finds best for this policy and engine."""
 CHUNK_SIZES = (512, 2048, 8192)
-BLEND_STEP_TOKENS = 2048
+BLEND_STEP_TOKENS = 8192
 
 BASELINES = (("overlapped", "depth-first"), ("sequential", "depth-first"))
 PLANNED = ("blend-paper", "blend")

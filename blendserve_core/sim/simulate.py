@@ -28,6 +28,7 @@ from blendserve_core.sim.steps import StepRecorder
 from blendserve_core.sim.workload import EOS_TOKEN_ID, Workload
 
 LengthKnowledge = Literal["sampled", "true"]
+CHUNK_TOKENS, LARGEST_STEP_TOKENS = 2048, 8192
 PLANNED_BY_LENGTH = ("blend", "blend-paper")
 NO_OUTPUTS: dict[int, NDArray[np.int32]] = {}
 
@@ -38,6 +39,8 @@ class Settings:
 
     The warm-up generates ``sample_fraction`` of the requests and ends when ``warm_up_share`` of them have; the others go on in
     the main run. Policies that plan by order alone take no warm-up.
+
+    ``max_step_tokens`` is by default a usual chunk of prefill, or, for a policy that sizes its steps itself, a generous bound.
     """
 
     policy: str = "blend"
@@ -46,7 +49,7 @@ class Settings:
     warm_up_share: float = 0.9
     num_shards: int = 1
     seed: int = 0
-    max_step_tokens: int = 2048
+    max_step_tokens: int | None = None
     max_sequences: int = 2048
 
     def __post_init__(self) -> None:
@@ -54,6 +57,11 @@ class Settings:
             raise ValueError(f"lengths {self.lengths!r} is not known; use sampled or true")
         if self.num_shards < 1:
             raise ValueError(f"number of shards is {self.num_shards}; use at least 1")
+
+    @property
+    def step_tokens(self) -> int:
+        """Most tokens of a step."""
+        return self.max_step_tokens or (LARGEST_STEP_TOKENS if self.policy == "blend" else CHUNK_TOKENS)
 
 
 def simulate(workload: Workload, cost: CostModel, settings: Settings, recorder: StepRecorder | None = None) -> Simulation:
@@ -83,7 +91,7 @@ class _Simulator:
         self._tree = tree
         self._recorder = recorder
         self._capacity = simulated_capacity(
-            cost, max_step_tokens=settings.max_step_tokens, max_sequences=settings.max_sequences
+            cost, max_step_tokens=settings.step_tokens, max_sequences=settings.max_sequences
         )
         self._executor = SimulatedExecutor(cost, workload.true_output_tokens, EOS_TOKEN_ID, self._capacity, recorder=recorder)
 

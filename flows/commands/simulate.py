@@ -36,7 +36,7 @@ def simulate(
     tensor_parallel: int | None = None,
     shards: int = 1,
     seed: int = 0,
-    max_step_tokens: int = 2048,
+    max_step_tokens: int | None = None,
     cascade: bool = False,
     steps_out: Path | None = None,
     json: Json = False,
@@ -63,7 +63,7 @@ def simulate(
     tensor_parallel
         Devices that share each layer. Default: the fewest that leave most of their memory to KV.
     max_step_tokens
-        Token budget of a step, the chunk size of prefill.
+        Token budget of a step, the chunk size of prefill. Default: 2048, or 8192 for blend, which sizes its steps itself.
     cascade
         Whether decodes read a shared prefix once for all of them.
     steps_out
