@@ -1,6 +1,7 @@
-"""What every executor that runs a real model must do. Subclass it, give it a ``make_executor`` fixture, and it runs.
+"""What every executor must do. Subclass it, give it a ``make_executor`` fixture, and it runs.
 
-Every test has the same measure: transformers on the same weights, one sequence at a time, in float32.
+:class:`StepContract` is about steps, whatever the tokens are. For executors that run a real model :class:`ExecutorContract` has
+one measure: transformers on the same weights, one sequence at a time, in float32.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from blendserve_core.requests import RequestTable, SamplingColumns
 from blendserve_core.schedule.step import Capacity, Executor
 
 MakeExecutor = Callable[[Path, RequestTable, Capacity], Executor]
+Check = Callable[[HandScheduler], None]
 CAPACITY = Capacity(num_pages=64, page_size=16, max_step_tokens=256, max_sequences=16, max_sequence_tokens=256)
 PROMPT_LENS = (37, 5, 16, 61, 17, 1, 33, 40, 49, 35, 50)
 VOCAB_SIZE = 97
@@ -70,8 +72,8 @@ def requests_of(**columns: Any) -> RequestTable:
     )
 
 
-class ExecutorContract:
-    """Subclasses provide ``make_executor``: a function of model folder, requests and capacity."""
+class StepContract:
+    """Subclasses provide ``make_executor``, a function of model folder, requests and capacity, and ``check``."""
 
     @pytest.fixture
     def make_executor(self) -> MakeExecutor:
@@ -90,23 +92,9 @@ class ExecutorContract:
         return HandScheduler(requests, CAPACITY)
 
     @pytest.fixture
-    def check(self, reference: PreTrainedModel) -> Callable[[HandScheduler], None]:
-        """Compare every running sequence's outputs and log-probabilities with the reference."""
-
-        def check(scheduler: HandScheduler) -> None:
-            for sequence, running in scheduler.running.items():
-                num_outputs = len(scheduler.outputs(sequence))
-                assert num_outputs > 0
-                with torch.inference_mode():
-                    logits = reference(torch.tensor(running.tokens[:-1])[None]).logits[0, -num_outputs:]
-                assert scheduler.outputs(sequence) == logits.argmax(-1).tolist()
-                for log_probs, found in zip(logits.log_softmax(-1), running.logprobs, strict=True):
-                    # Two that are nearly equal may change places, so each is compared with its own and with its rank's.
-                    values = list(found.values())
-                    np.testing.assert_allclose(values, log_probs[list(found)], atol=2e-4)
-                    np.testing.assert_allclose(values, log_probs.topk(NUM_TOP).values, atol=2e-4)
-
-        return check
+    def check(self) -> Check:
+        """A function that compares what the running sequences have with what they should."""
+        raise NotImplementedError
 
     def test_whole_prompts_then_decodes(self, executor, scheduler, check) -> None:
         scheduler.admit(*range(len(PROMPT_LENS)))
@@ -183,6 +171,29 @@ class ExecutorContract:
         scheduler.step(executor, s0=39, s2=1)
         scheduler.prefill_and_decode(executor, num_outputs=8)
         check(scheduler)
+
+
+class ExecutorContract(StepContract):
+    """With a real model, tokens and log-probabilities are the reference's."""
+
+    @pytest.fixture
+    def check(self, reference: PreTrainedModel) -> Check:
+        """Compare every running sequence's outputs and log-probabilities with the reference."""
+
+        def check(scheduler: HandScheduler) -> None:
+            for sequence, running in scheduler.running.items():
+                num_outputs = len(scheduler.outputs(sequence))
+                assert num_outputs > 0
+                with torch.inference_mode():
+                    logits = reference(torch.tensor(running.tokens[:-1])[None]).logits[0, -num_outputs:]
+                assert scheduler.outputs(sequence) == logits.argmax(-1).tolist()
+                for log_probs, found in zip(logits.log_softmax(-1), running.logprobs, strict=True):
+                    # Two that are nearly equal may change places, so each is compared with its own and with its rank's.
+                    values = list(found.values())
+                    np.testing.assert_allclose(values, log_probs[list(found)], atol=2e-4)
+                    np.testing.assert_allclose(values, log_probs.topk(NUM_TOP).values, atol=2e-4)
+
+        return check
 
     @pytest.mark.parametrize(
         "columns",
