@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import torch
 from real_prompts import greedy_table
+from serving import make_scheduler
 
 from blendserve_core.engine.cpu.invariant import InvariantOps, least_row_multiple, padded
 from blendserve_core.engine.load import load_cpu_executor, make_ops
-from blendserve_core.kv.segments import no_segments, shared_segments
-from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.requests import RequestTable
 from blendserve_core.run import run_steps
-from blendserve_core.schedule.policies.ordered import OrderedAdmission
-from blendserve_core.schedule.scheduler import Scheduler
 from schemas.parameters import EngineOptions
 
 NUM_REQUESTS, NUM_OUTPUTS = 24, 20
@@ -35,16 +32,11 @@ def requests() -> RequestTable:
 def logprobs_of(folder: Path, requests: RequestTable, options: EngineOptions) -> tuple[dict[int, list[tuple]], int]:
     """Every request's tokens with their exact log-probabilities, and the number of retractions."""
     requests.sampling.logprobs[:] = 0
-    order = np.arange(requests.num_requests)
     try:
         executor = load_cpu_executor(folder, requests, "bfloat16", options)
     except ValueError as error:
         pytest.skip(str(error))
-    tree, page_size = build_tree(requests), executor.capacity.page_size
-    segments = shared_segments(tree, order, page_size) if options.prefix_sharing else no_segments(len(order))
-    scheduler = Scheduler(
-        requests, order, segments, tree.request_order, OrderedAdmission(order), executor.capacity, eos_token_ids=()
-    )
+    scheduler = make_scheduler(executor, requests, prefix_sharing=options.prefix_sharing)
     found: dict[int, list[tuple]] = {}
     for record in run_steps(scheduler, executor):
         if record.result.logprobs is not None:

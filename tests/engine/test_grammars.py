@@ -14,14 +14,12 @@ import numpy as np
 import pytest
 import torch
 from real_prompts import greedy_table
+from serving import make_scheduler
 
 from blendserve_core.engine.load import load_cpu_executor
 from blendserve_core.engine.model.folder import resolve_model
-from blendserve_core.kv.segments import no_segments
-from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.requests import RequestTable, SamplingColumns
 from blendserve_core.run import run_steps
-from blendserve_core.schedule.policies.ordered import OrderedAdmission
 from blendserve_core.schedule.scheduler import Finished, Scheduler
 from blendserve_core.structured.compile import FormatCompiler
 from blendserve_core.structured.formats import ResponseFormat
@@ -108,18 +106,14 @@ def serve(
     num_steps: int | None = None,
 ) -> tuple[list[Finished | None], Scheduler]:
     """What became of each request, in table order, and the scheduler; None where ``num_steps`` were not enough."""
-    order = np.arange(requests.num_requests)
     executor = load_cpu_executor(folder, requests, "float32", options)
-    scheduler = Scheduler(
-        requests, order, no_segments(len(order)), build_tree(requests).request_order, OrderedAdmission(order),
-        executor.capacity, EOS, outputs_so_far,
-    )  # fmt: skip
+    scheduler = make_scheduler(executor, requests, eos_token_ids=EOS, outputs_so_far=outputs_so_far)
     ended: dict[int, Finished] = {}
     for number, record in enumerate(run_steps(scheduler, executor), start=1):
         ended |= {finished.request: finished for finished in record.finished}
         if number == num_steps:
             break
-    return [ended.get(request) for request in order.tolist()], scheduler
+    return [ended.get(request) for request in range(requests.num_requests)], scheduler
 
 
 def tokens_of(ended: list[Finished | None]) -> list[list[int]]:
@@ -202,11 +196,7 @@ def test_a_later_engine_goes_on_where_an_earlier_one_stopped(model_folder: Path)
 def test_logprobs_are_those_of_the_model_and_not_of_the_format(model_folder: Path) -> None:
     requests = requests_with([4], temperature=0.0, logprobs=1)
     executor = load_cpu_executor(model_folder, requests, "float32", OPTIONS)
-    scheduler = Scheduler(
-        requests, np.arange(1), no_segments(1), build_tree(requests).request_order, OrderedAdmission(np.arange(1)),
-        executor.capacity, (),
-    )  # fmt: skip
-    record = next(run_steps(scheduler, executor))
+    record = next(run_steps(make_scheduler(executor, requests), executor))
     logprobs = record.result.logprobs
     assert logprobs is not None
     assert np.isfinite(logprobs.top).all()

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from real_prompts import greedy_table
+from sampling_rows import assert_drawn_from, exact_distribution, row_parameters
 
 from blendserve_core.engine.penalties import Penalties
+from blendserve_core.engine.sampling import sample
 from blendserve_core.requests import RequestTable, SamplingColumns
 from blendserve_core.schedule.step import StepPlan
 
@@ -90,3 +92,16 @@ def test_a_recomputed_sequence_counts_its_outputs_once(is_told: bool) -> None:
     penalties.follow(feed(1, 0, [*PROMPTS[1], 9], finished=[1] if is_told else []))
     penalties.follow(feed(1, 3, [10, 10]))
     assert penalties.apply(torch.zeros(1, VOCAB_SIZE), np.array([1]))[0, [9, 10]].tolist() == [-1, -2]
+
+
+def test_draws_follow_the_softmax_of_the_penalised_logits() -> None:
+    num_draws, r, p, f = 4000, 1.3, 0.4, 0.2
+    penalties = Penalties(requests_with(repetition_penalty=r, presence_penalty=p, frequency_penalty=f, temperature=1.0))
+    penalties.follow(feed(0, 0, [*PROMPTS[0], 9, 2, 9]))
+    logits = torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(2))
+    penalised = penalties.apply(logits.expand(num_draws, -1), np.zeros(num_draws, dtype=np.int64))
+    expected = np.array(naive(logits.tolist(), PROMPTS[0], [9, 2, 9], r, p, f))
+    token_ids = sample(penalised, row_parameters(num_draws))
+    assert_drawn_from(token_ids, exact_distribution(expected))
+    with pytest.raises(AssertionError):
+        assert_drawn_from(token_ids, exact_distribution(logits.double().numpy()))

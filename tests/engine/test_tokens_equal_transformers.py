@@ -10,14 +10,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from real_prompts import PROMPTS, greedy_table, shortest_prompts
+from serving import make_scheduler, outputs_of
 
 from blendserve_core.engine.load import load_cpu_executor
 from blendserve_core.engine.model.folder import resolve_model
-from blendserve_core.kv.segments import no_segments, shared_segments
-from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.requests import RequestTable
-from blendserve_core.run import run_steps
-from blendserve_core.schedule.policies.ordered import OrderedAdmission
 from blendserve_core.schedule.scheduler import Scheduler
 from blendserve_core.text.tokenizer import PromptTokenizer
 from schemas.parameters import EngineOptions
@@ -35,16 +32,16 @@ class Job:
 
     def serve(self, options: EngineOptions, order: NDArray[np.int64] | None = None) -> tuple[list[list[int]], Scheduler]:
         """Output token ids of every request, in table order, and the scheduler that ran them."""
-        planned = np.arange(self.requests.num_requests) if order is None else order
         executor = load_cpu_executor(self.model_folder, self.requests, "float32", options)
-        tree, capacity = build_tree(self.requests), executor.capacity
-        sharing = options.prefix_sharing
-        segments = shared_segments(tree, planned, capacity.page_size) if sharing else no_segments(len(planned))
-        policy = OrderedAdmission(planned)
-        scheduler = Scheduler(self.requests, planned, segments, tree.request_order, policy, capacity, self.eos_token_ids)
-        finished = [end for record in run_steps(scheduler, executor) for end in record.finished]
-        outputs = {end.request: end.token_ids.tolist() for end in finished}
-        return [outputs[request] for request in range(len(planned))], scheduler
+        scheduler = make_scheduler(
+            executor,
+            self.requests,
+            order=order,
+            prefix_sharing=options.prefix_sharing,
+            eos_token_ids=self.eos_token_ids,
+        )
+        outputs = outputs_of(scheduler, executor)
+        return [outputs[request] for request in range(self.requests.num_requests)], scheduler
 
 
 @pytest.fixture(scope="module")
