@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blendserve_core.run import LaunchingExecutor
 from blendserve_core.schedule.step import Capacity, Executor, StepPlan, StepResult
 
 IN_FLIGHT_FILE = "in_flight.bin"
@@ -26,15 +28,38 @@ class NotingExecutor:
         return self._executor.capacity
 
     def execute(self, step: StepPlan) -> StepResult:
+        self.note(step)
+        return self._executor.execute(step)
+
+    def note(self, step: StepPlan) -> None:
         if not np.array_equal(step.seq_ids, self._noted):
             self._noted = step.seq_ids.astype(np.int64)
             os.pwrite(self._descriptor, np.append(len(self._noted), self._noted).tobytes(), 0)
-        return self._executor.execute(step)
 
     def close(self) -> None:
         """Close the executor. The note stays: an engine that ends as it should has it removed by :func:`forget_in_flight`."""
         self._executor.close()
         os.close(self._descriptor)
+
+
+class NotingLauncher(NotingExecutor):
+    """The same around an executor that launches its steps."""
+
+    def __init__(self, executor: LaunchingExecutor, folder: Path) -> None:
+        super().__init__(executor, folder)
+        self._launching = executor
+
+    def launch(self, step: StepPlan) -> Any:
+        self.note(step)
+        return self._launching.launch(step)
+
+    def finish(self, launched: Any) -> StepResult:
+        return self._launching.finish(launched)
+
+
+def noting(executor: Executor, folder: Path) -> NotingExecutor:
+    """``executor`` with its steps noted in ``folder``."""
+    return NotingLauncher(executor, folder) if isinstance(executor, LaunchingExecutor) else NotingExecutor(executor, folder)
 
 
 def read_in_flight(folder: Path) -> NDArray[np.int64]:

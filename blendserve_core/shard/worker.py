@@ -29,7 +29,7 @@ from blendserve_core.schedule.policy import AdmissionPolicy
 from blendserve_core.schedule.scheduler import Counters, Scheduler
 from blendserve_core.schedule.step import Executor
 from blendserve_core.shard.collect import Collector
-from blendserve_core.shard.in_flight import NotingExecutor, forget_in_flight
+from blendserve_core.shard.in_flight import forget_in_flight, noting
 from blendserve_core.shard.progress import ProgressMeter
 from blendserve_core.shard.supervise import DISK_IS_FULL
 from blendserve_core.shard.unfinished import UnfinishedKeeper, save_unfinished
@@ -73,14 +73,14 @@ def serve(work: Work, stop: StopFlag) -> EngineManifest:
     trace = StepTrace(spec.rank) if spec.profile else None
     tracer = trace or NoTrace()
     executor = load_executor(model_folder, work.requests, spec.dtype, spec.engine, spec.rank, spec.num_engines, trace)
-    with closing(NotingExecutor(executor, work.folder)) as noting:
-        policy, scheduler = _make_scheduler(work, noting, tokenizer.eos_token_ids)
+    with closing(noting(executor, work.folder)) as noted:
+        policy, scheduler = _make_scheduler(work, noted, tokenizer.eos_token_ids)
         collector = Collector(work.requests, tokenizer, work.outputs_so_far)
         engine_start_s = time.time() - psutil.Process().create_time()
         meter = ProgressMeter(work.folder / "progress.json", work.requests, work.num_held, work.num_held - work.num_open)
         outputs_so_far = UnfinishedKeeper(work.folder)
         with PartWriter(work.folder) as parts:
-            for record in run_steps(scheduler, noting, collector.find_stopped, tracer):
+            for record in run_steps(scheduler, noted, collector.find_stopped, tracer):
                 with tracer.span("rows"):
                     parts.extend(collector.collect(record))
                     meter.count(record, scheduler.num_running)
