@@ -57,6 +57,8 @@ class Settings:
             raise ValueError(f"lengths {self.lengths!r} is not known; use sampled or true")
         if self.num_shards < 1:
             raise ValueError(f"number of shards is {self.num_shards}; use at least 1")
+        if self.max_step_tokens < 1:
+            raise ValueError(f"max_step_tokens is {self.max_step_tokens}; use at least 1")
 
     @property
     def step_tokens(self) -> int:
@@ -90,9 +92,7 @@ class _Simulator:
         self._settings = settings
         self._tree = tree
         self._recorder = recorder
-        self._capacity = simulated_capacity(
-            cost, max_step_tokens=settings.step_tokens, max_sequences=settings.max_sequences
-        )
+        self._capacity = simulated_capacity(cost, max_step_tokens=settings.step_tokens, max_sequences=settings.max_sequences)
         self._executor = SimulatedExecutor(cost, workload.true_output_tokens, EOS_TOKEN_ID, self._capacity, recorder=recorder)
 
     def learn_lengths(self) -> tuple[list[Part], LengthEstimates]:

@@ -74,6 +74,8 @@ def simulate(
     spec = spec.with_tensor_parallel(tensor_parallel or num_devices_for(spec, device))
     cost = CostModel(spec, device, engine, interference, cascade)
     settings = Settings(policy=policy, lengths=lengths, num_shards=shards, seed=seed, max_step_tokens=max_step_tokens)
+    if steps_out and not steps_out.parent.is_dir():
+        raise ValueError(f"--steps-out {steps_out} lies in no folder that exists; make {steps_out.parent} first")
     recorder = StepRecorder() if steps_out else None
     result = simulate_workload(_workload(trace, requests, num_requests, cost, seed), cost, settings, recorder)
     if recorder and steps_out:

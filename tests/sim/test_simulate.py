@@ -149,7 +149,12 @@ def test_steps_are_what_they_were(workload, cost):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"lengths": "guessed"}, "guessed"), ({"num_shards": 0}, "number of shards is 0")]
+    ("settings", "message"),
+    [
+        ({"lengths": "guessed"}, "guessed"),
+        ({"num_shards": 0}, "number of shards is 0"),
+        ({"max_step_tokens": 0}, "max_step_tokens is 0"),
+    ],
 )
 def test_settings_that_make_no_sense_are_named(settings, message):
     with pytest.raises(ValueError, match=message):

@@ -74,6 +74,7 @@ def test_a_simulation_is_told_in_words_without_json(requests, capsys):
         (["--trace", "1", "--model", "no-such"], "llama-3-8b"),
         (["--trace", "1", "--hardware", "abacus"], "a100-80gb"),
         (["--trace", "1", "--interference", "2"], "from 0"),
+        (["--trace", "1", "--steps-out", "no/such/steps.parquet"], "make no/such first"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, message, capsys):
