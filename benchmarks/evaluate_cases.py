@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blendserve_core.sim.mix import PAPER_TRACES, MixTarget
+from blendserve_core.sim.simulate import LARGEST_STEP_TOKENS
 
 TRACES = Path(__file__).parents[1] / "../shared/data/traces"
 GOOD_OVERLAP, PAPER_OVERLAP = 0.15, 0.35
@@ -184,5 +185,5 @@ def _common(group: str, label: str, target: MixTarget, num_requests: int, mean_o
 
 
 def _case(common: Case, policy: str, **settings: Any) -> Case:
-    max_step_tokens = BLEND_STEP_TOKENS if policy == "blend" else SEARCHED
+    max_step_tokens = LARGEST_STEP_TOKENS if policy == "blend" else SEARCHED
     return replace(common, policy=policy, max_step_tokens=max_step_tokens, **settings)

@@ -57,7 +57,7 @@ class Settings:
             raise ValueError(f"lengths {self.lengths!r} is not known; use sampled or true")
         if self.num_shards < 1:
             raise ValueError(f"number of shards is {self.num_shards}; use at least 1")
-        if self.max_step_tokens < 1:
+        if self.max_step_tokens is not None and self.max_step_tokens < 1:
             raise ValueError(f"max_step_tokens is {self.max_step_tokens}; use at least 1")
 
     @property
