@@ -20,7 +20,7 @@ from schemas.parameters import JobParameters
 
 RUN = "import sys; from blendserve_core.job.run import run_job; from schemas.parameters import JobParameters; " \
     "run_job(JobParameters.model_validate_json(open(sys.argv[1]).read()))"  # fmt: skip
-POLL_S = 0.005
+POLL_S = 0.01
 ROUND_TAKES_AT_MOST_S = 600.0
 
 
@@ -57,7 +57,8 @@ class KilledJob:
 
     def _wait_for_a_moment(self, flow: subprocess.Popen[bytes]) -> bool:
         """Let some time pass, since now or since something happened. False when the job ended first."""
-        happened = self._rng.choice([lambda: True, self._row_finishes(), self._row_finishes(), self._shard_ends()])
+        rows_finish, shard_ends = (self._changes(pattern) for pattern in ("journal.bin", "manifest.json"))
+        happened = self._rng.choice([lambda: True, *[rows_finish] * 4, shard_ends])
         deadline = time.monotonic() + ROUND_TAKES_AT_MOST_S
         while not happened():
             if flow.poll() is not None:
@@ -68,16 +69,18 @@ class KilledJob:
             flow.wait(timeout=self._rng.expovariate(2.0))
         return flow.poll() is None
 
-    def _row_finishes(self) -> Callable[[], bool]:
-        before = len(self._rows_on_disk())
-        return lambda: len(self._rows_on_disk()) > before
+    def _changes(self, name: str) -> Callable[[], bool]:
+        """Whether a file of this name has come or grown in an engine's folder since now."""
 
-    def _shard_ends(self) -> Callable[[], bool]:
-        def manifests() -> set[tuple[Path, int]]:
-            return {(path, path.stat().st_mtime_ns) for path in self._output.glob("work/*/shard-*/manifest.json")}
+        def sizes() -> set[tuple[Path, int]]:
+            found = set()
+            for path in self._output.glob(f"work/*/shard-*/{name}"):
+                with suppress(FileNotFoundError):
+                    found.add((path, path.stat().st_size))
+            return found
 
-        before = manifests()
-        return lambda: bool(manifests() - before)
+        before = sizes()
+        return lambda: bool(sizes() - before)
 
     def _kill(self, flow: subprocess.Popen[bytes]) -> bool:
         """Kill engine, flow or both; whether the flow is gone."""

@@ -64,7 +64,7 @@ def test_a_job_that_is_killed_a_few_times_ends_as_if_it_never_was(tiny_model_fol
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("model", "num_rows", "max_tokens"), [("tiny", 240, 80), ("demo", 120, 12)])
+@pytest.mark.parametrize(("model", "num_rows", "max_tokens"), [("tiny", 600, 120), ("demo", 160, 24)])
 def test_fifty_kills_change_no_byte(
     model: str, num_rows: int, max_tokens: int, tiny_model_folder: Path, tmp_path: Path
 ) -> None:
