@@ -96,6 +96,7 @@ def all_cases(sizes: Sizes) -> list[Case]:
         *paper_cases(sizes, ("depth-first", "blend-paper")),
         *main_cases(sizes, others),
         *more_main_cases(sizes),
+        *paper_cases(sizes, ("blend-paper",), lengths="true"),
         *shard_cases(sizes),
         *mix_cases(sizes),
         *model_cases(sizes),
@@ -131,11 +132,11 @@ def more_main_cases(sizes: Sizes) -> Iterator[Case]:
         yield _case(replace(common, seed=sizes.seeds[0]), policy, keep_steps=policy == "blend-paper")
 
 
-def paper_cases(sizes: Sizes, policies: tuple[str, ...]) -> Iterator[Case]:
+def paper_cases(sizes: Sizes, policies: tuple[str, ...], lengths: str = "sampled") -> Iterator[Case]:
     """The interference that the paper's figures show, at the paper's size: the check that the simulator is honest."""
     for (trace, target), policy in product(PAPER_TRACES.items(), policies):
         common = _common("paper", f"#{trace}", target, sizes.paper, sizes.main_output)
-        yield _case(common, policy, interference=PAPER_OVERLAP, keep_steps=True)
+        yield _case(common, policy, interference=PAPER_OVERLAP, lengths=lengths, keep_steps=True)
 
 
 def shard_cases(sizes: Sizes) -> Iterator[Case]:

@@ -11,16 +11,21 @@ PAPER_SHARE, PAPER_DEPTH_FIRST_SHARE, POINTS = 0.8655, 0.717, 0.04
 PAPER_SPEEDS = {"#1": (11080, 1.85, 3.78), "#2": (8408, 1.93, 3.86), "#3": (8403, 1.85, 3.81), "#4": (6325, 1.93, 3.88)}
 """tokens/s of one rank, and the speed-up of two and four."""
 
-DFS, RANDOM, PAPER, BLEND = ({"policy": name} for name in ("depth-first", "random", "blend-paper", "blend"))
+DFS, RANDOM, PAPER, BLEND = (
+    {"policy": name, "lengths": "sampled"} for name in ("depth-first", "random", "blend-paper", "blend")
+)
+PAPER_TRUE = PAPER | {"lengths": "true"}
 
 
 def honesty(results: Results, _: Path) -> list[str]:
     """With the paper's interference the paper's policy must come out as the paper says."""
     rows = []
-    for kind, paper in ((DFS, PAPER_DEPTH_FIRST_SHARE), (RANDOM, None), (PAPER, PAPER_SHARE), (BLEND, None)):
+    kinds = ((DFS, PAPER_DEPTH_FIRST_SHARE), (RANDOM, None), (PAPER, PAPER_SHARE), (PAPER_TRUE, PAPER_SHARE), (BLEND, None))
+    for kind, paper in kinds:
         shares = [results.mean("fraction_of_practical_optimum", "paper", label=trace, **kind) for trace in TRACES]
         average = mean_of(shares)
-        rows.append([kind["policy"], *map(share, shares), share(average) if paper is None else near(average, paper, POINTS)])
+        name = f"{kind['policy']}{', true lengths' * (kind is PAPER_TRUE)}"
+        rows.append([name, *map(share, shares), share(average) if paper is None else near(average, paper, POINTS)])
     size = results.values("paper", "num_requests")
     title = f"## The paper's interference, 0.35: share of T_o{f' ({whole(size[0])} requests)' if size else ''}"
     return [title, "", *table(["", *TRACES, "mean"], rows), *_gains_of_paper(results)]

@@ -103,10 +103,12 @@ def _resources(results: Results, folder: Path) -> list[str]:
 
 def _loss(results: Results, _: Path) -> list[str]:
     rows = []
-    for policy in ("blend", "blend-paper"):
-        for row in results.find("main", policy=policy):
+    for group, policy in (("main", "blend"), ("main", "blend-paper"), ("paper", "blend-paper"), ("paper", "depth-first")):
+        for row in results.find(group, policy=policy):
+            if "loss" not in row:
+                continue
             case, seconds = row["case"], row["result"]["seconds"]
-            name = f"{policy} {case['label']}, {case['lengths']}, seed {case['seed']}"
+            name = f"{policy} {case['label']}, {case['lengths']}, seed {case['seed']}, interference {case['interference']}"
             parts = (row["loss"][part] / seconds for part in LOSSES)
             rows.append([name, *map(share, parts), share(row["result"]["warm_up_s"] / seconds)])
     header = ["", *(name.replace("_", " ") for name in LOSSES), "warm-up"]
