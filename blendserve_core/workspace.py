@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+RETRY = "-retry-"
 
 
 def is_remote(output: str) -> bool:
@@ -24,14 +26,28 @@ def output_folder(output: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Paths of one job. ``output`` is what the user named; everything on the way there is under ``work/<fingerprint>``."""
+    """Paths of one job. ``output`` is what the user named; everything on the way there is under ``work/<run>``.
+
+    ``num_retries`` counts the runs before this one whose errors were retried; each has a folder of its own.
+    """
 
     output: Path
     fingerprint: str
+    num_retries: int = 0
+
+    @property
+    def run(self) -> str:
+        """Names the run among those that share the output."""
+        return self.fingerprint[:16] + (f"{RETRY}{self.num_retries}" if self.num_retries else "")
 
     @property
     def root(self) -> Path:
-        return self.output / "work" / self.fingerprint[:16]
+        return self.output / "work" / self.run
+
+    @property
+    def all_runs(self) -> list[Workspace]:
+        """Of this job: the first run, and each that retried the errors of the one before."""
+        return [replace(self, num_retries=number) for number in range(self.num_retries + 1)]
 
     @property
     def record(self) -> Path:

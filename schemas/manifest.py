@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from schemas.manifest_versions import MANIFEST_VERSION, upgraded
 
 
 class JsonFile(BaseModel):
@@ -129,26 +131,45 @@ class LengthSources(JsonFile):
 
 
 class Manifest(JsonFile):
-    """The job's own manifest, written last, beside the generations.
+    """The job's own manifest, written last, beside the generations of the same ``run``. Reads older versions as well.
 
-    ``num_requests`` input rows gave ``num_rows`` output rows (one per sample), of which ``num_errors`` are errors.
+    ``num_requests`` input rows gave ``num_rows`` output rows (one per sample): ``outcomes`` counts them by finish reason and
+    ``errors`` by type. ``num_duplicate_rows`` have a copy of another row's outcome, ``num_reused_rows`` that of an earlier run.
+    Prompt, cached and output tokens are those of all rows. Engines served ``num_served_tokens`` of them, prompt and output, and
+    computed what was not cached. ``optimum_share`` and ``reachable_share`` are what ``generate_s`` reached of the practical
+    optimum and of the reachable time, a lower bound, on ``hardware`` with the true lengths.
     ``generate_s`` covers all engine work on requests, warm-up included, without process and model start-up
     (``engine_start_s``); engines that ran side by side count once, by the slowest. ``est_bias`` is estimated over actual output
     tokens in all, less 1, and ``est_mape`` the mean absolute error of a row's estimate as a share of its actual tokens; None
     where no output is known.
     """
 
+    version: int = MANIFEST_VERSION
+    run: str
     fingerprint: str
+    fingerprint_parts: dict[str, str]
+    reuse_key: str
+    num_retries: int
+    plan_digest: str
     model: str
+    model_revision: str | None = None
     policy: str
     dtype: str
     num_shards: int
     num_requests: int
     num_rows: int
+    outcomes: dict[str, int]
+    errors: dict[str, int]
     num_errors: int
+    num_duplicate_rows: int
+    num_reused_rows: int
     num_prompt_tokens: int
     num_cached_tokens: int
     num_output_tokens: int
+    num_served_tokens: int
+    num_computed_prompt_tokens: int
+    num_computed_output_tokens: int
+    num_recomputed_tokens: int
     num_retractions: int
     sharing_ratio: float
     stage_s: float
@@ -158,12 +179,36 @@ class Manifest(JsonFile):
     generate_s: float
     publish_s: float
     tokens_per_s: float
+    hardware: str
+    optimum_s: float
+    reachable_s: float
+    optimum_share: float | None
+    reachable_share: float | None
     length_sources: LengthSources | None = None
     est_bias: float | None = None
     est_mape: float | None = None
     generations: str
+    row_digests: str
     report: str
     versions: dict[str, str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_version(cls, content: Any) -> Any:
+        return upgraded(content) if isinstance(content, dict) else content
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        """Raises ValueError where rows were lost or counted twice."""
+        num_by_outcome, num_by_type = sum(self.outcomes.values()), sum(self.errors.values())
+        if num_by_outcome != self.num_rows or self.num_rows < self.num_requests:
+            raise ValueError(
+                f"the outcomes do not add up: {self.num_requests} input rows, {self.num_rows} output rows, "
+                f"{num_by_outcome} by finish reason ({self.outcomes})"
+            )
+        if num_by_type != self.num_errors:
+            raise ValueError(f"the errors do not add up: {self.num_errors} rows, {num_by_type} by type ({self.errors})")
+        return self
 
 
 class Progress(JsonFile):

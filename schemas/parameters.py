@@ -112,6 +112,9 @@ class JobOptions(BaseModel):
     profile: bool = Field(
         default=False, description="Write a Chrome trace of every shard's steps to the output folder: where the time goes"
     )
+    retry_failed: bool = Field(
+        default=False, description="Generate again the rows that the last run published as errors, and keep the rest"
+    )
     max_error_rate: float = Field(default=0.05, ge=0.0, le=1.0, description="The job fails when more rows end in an error")
 
 

@@ -14,9 +14,12 @@ def stage(job: Job) -> StageManifest:
     with user_errors():
         staged = stage_requests(job)
     get_run_logger().info(
-        "%s rows, %s prompt tokens, %s rows that cannot be served",
+        "%s rows, %s prompt tokens; %s sequences to generate, %s copies of those, %s kept from an earlier run, %s errors",
         f"{staged.num_requests:,}",
         f"{staged.num_prompt_tokens:,}",
+        f"{staged.num_sequences:,}",
+        f"{staged.num_duplicates:,}",
+        f"{staged.num_reused:,}",
         f"{staged.num_errors:,}",
     )
     return staged

@@ -22,6 +22,8 @@ _TOKENIZER_FILES = (
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 # What makes texts to tokens, formats to masks and tokens to numbers.
 _LIBRARIES = ("torch", "transformers", "tokenizers", "xgrammar")
+# Whatever these parts do, each row's prompt and sampling show it.
+_OF_ROWS = ("requests", "columns", "limit", "sampling", "on_too_long")
 _SAMPLED_BLOCKS = 64
 _BLOCK_BYTES = 1 << 20
 
@@ -36,6 +38,12 @@ def lengths_key(parameters: JobParameters, parts: Mapping[str, str]) -> str:
     prompts = [parameters.limit, {ours: theirs for ours, theirs in parameters.columns.items() if ours in PROMPT_KINDS}]
     same = [parts[name] for name in ("requests", "weights", "model config", "tokenizer", "chat template")]
     return _hash(json.dumps([prompts, same], sort_keys=True).encode())
+
+
+def reuse_key(parts: Mapping[str, str]) -> str:
+    """Hex digest of all that changes an output but for a row's own prompt and sampling, which its work digest holds."""
+    same = {name: part for name, part in parts.items() if name.split(".")[0] not in _OF_ROWS}
+    return _hash(json.dumps(same, sort_keys=True).encode())
 
 
 def fingerprint_parts(parameters: JobParameters, source_digest: str, model_folder: Path) -> dict[str, str]:

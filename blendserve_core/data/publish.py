@@ -29,7 +29,6 @@ from schemas.manifest import StageManifest
 
 MAX_FILE_ROWS = 1_000_000
 MAX_FILE_BYTES = 2 << 30
-DIGESTS_FILE = "row_digests.npz"
 RUN_KEY = "blendserve.run"
 
 
@@ -52,7 +51,13 @@ class _Layout:
 
 
 def publish(
-    staged: Path, engine_folders: Iterable[Path], output: Path, *, run: str = "", max_file_rows: int = MAX_FILE_ROWS
+    staged: Path,
+    engine_folders: Iterable[Path],
+    output: Path,
+    *,
+    run: str = "",
+    reuse_key: str = "",
+    max_file_rows: int = MAX_FILE_ROWS,
 ) -> PublishCounts:
     """Write the generations to ``output``: one Parquet file, or a folder of them beyond ``max_file_rows``.
 
@@ -73,9 +78,14 @@ def publish(
         for table in grouped(_output_batches(staged, buckets, layout, counter), without_views(layout.schema)):
             writer.write(table)
     counts = counter.reconciled(StageManifest.read(staged / MANIFEST_FILE).num_requests, num_rows, num_surplus)
-    PublishedDigests(run, counter.digests).write(output.with_name(DIGESTS_FILE))
+    PublishedDigests(run, reuse_key, counter.digests).write(digests_path(output))
     _replace(output, working, writer.paths)
     return counts
+
+
+def digests_path(output: Path) -> Path:
+    """Beside the generations: by it the next run knows the rows that it need not generate again."""
+    return output.with_name("row_digests.npz")
 
 
 def published_parts(output: Path) -> list[Path]:
@@ -84,8 +94,11 @@ def published_parts(output: Path) -> list[Path]:
 
 
 def run_of(output: Path) -> str | None:
-    """The run that published these generations; None where they do not say."""
-    metadata = pq.read_metadata(published_parts(output)[0]).metadata or {}
+    """The run that published these generations; None where there are none, or none that say."""
+    try:
+        metadata = pq.read_metadata(published_parts(output)[0]).metadata or {}
+    except (OSError, IndexError, ValueError):
+        return None
     run = metadata.get(RUN_KEY.encode())
     return run.decode() if run else None
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from blendserve_core.data.batches import num_batch_rows
 from blendserve_core.data.duplicates import with_columns
+from blendserve_core.data.durable import written_whole
 from blendserve_core.data.output_schema import LOGPROBS_BESIDE_INPUT
 from blendserve_core.data.rolling import parquet_writer
 from blendserve_core.data.unify import conform
@@ -41,7 +42,7 @@ def take_over(earlier: EarlierOutput, requests: RequestTable, digests: NDArray[n
     request_of = np.full(len(earlier.digest), -1, dtype=np.int64)
     request_of[earlier_row[is_reused]] = np.flatnonzero(is_reused)
     folder.mkdir()
-    with parquet_writer(folder / "part-000000.parquet", GENERATION_SCHEMA) as writer:
+    with written_whole(folder / "part-000000.parquet") as path, parquet_writer(path, GENERATION_SCHEMA) as writer:
         for batch in _outcomes(earlier.parts, request_of, requests):
             writer.write_batch(batch)
     return is_reused

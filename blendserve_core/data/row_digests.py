@@ -44,15 +44,19 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class PublishedDigests:
-    """Digest [num_rows, 2] of each published row, in order; zero where it could not be served. ``run`` published them."""
+    """Digest [num_rows, 2] of each published row, in order; zero where it could not be served.
+
+    ``run`` published them, and ``reuse_key`` stands for all that an outcome depends on beside the work in a digest.
+    """
 
     run: str
+    reuse_key: str
     digest: NDArray[np.uint64]
 
     def write(self, path: Path) -> None:
-        save_arrays(path, run=np.array(self.run), digest=self.digest)
+        save_arrays(path, run=np.array(self.run), reuse_key=np.array(self.reuse_key), digest=self.digest)
 
     @classmethod
     def read(cls, path: Path) -> PublishedDigests:
         with np.load(path) as arrays:
-            return cls(run=str(arrays["run"]), digest=arrays["digest"])
+            return cls(run=str(arrays["run"]), reuse_key=str(arrays["reuse_key"]), digest=arrays["digest"])

@@ -19,9 +19,11 @@ def changes_since_earlier(job: Job) -> str:
         return ""
     when = datetime.fromtimestamp(earlier.workspace.record.stat().st_mtime, UTC).isoformat(" ", "minutes")
     differences = "; ".join(part_differences(earlier.parts, job.parts)) or "the version of BlendServe that recorded it"
+    is_model_the_same = earlier.reuse_key == job.reuse_key
+    kept = "Published rows that ask for the same are kept" if is_model_the_same else "Nothing of that run is used"
     return (
         f"A new job, in {job.workspace.root}: since the run of {when[:16]} UTC in {earlier.workspace.root.name} there changed "
-        f"{differences}. Nothing of that run is used."
+        f"{differences}. {kept}."
     )
 
 

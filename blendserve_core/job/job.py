@@ -16,6 +16,7 @@ class Job(JsonFile):
     ``parts``, which are kept to tell what has changed.
 
     ``lengths_key`` stands for prompts and model alone; under it output lengths are kept for jobs with other settings.
+    ``reuse_key`` stands for all but the rows and what each asks for; jobs that have it in common can exchange outcomes.
     """
 
     parameters: JobParameters
@@ -23,10 +24,12 @@ class Job(JsonFile):
     fingerprint: str
     lengths_key: str
     parts: dict[str, str] = Field(default_factory=dict)
+    reuse_key: str = ""
+    num_retries: int = 0
 
     @property
     def workspace(self) -> Workspace:
-        return Workspace(output_folder(self.parameters.output), self.fingerprint)
+        return Workspace(output_folder(self.parameters.output), self.fingerprint, self.num_retries)
 
 
 class JobFailed(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blendserve_core.job.job import Job
 from blendserve_core.job.observations import observe_outputs
@@ -21,12 +22,16 @@ def read_sources(plan_folder: Path) -> LengthSources | None:
     return LengthSources.read_if_whole(plan_folder / SOURCES_FILE)
 
 
-def length_error(job: Job, plan: Plan) -> LengthError | None:
-    """Error of the plan's estimates over all finished outputs; None where there are none."""
-    requests = RequestTable.load(job.workspace.staged)
+def actual_lengths(job: Job, requests: RequestTable) -> NDArray[np.int64]:
+    """[R] output tokens of the requests that finished; 0 for the others."""
     seen = observe_outputs(requests, job.workspace.engine_folders)
     actual = np.zeros(requests.num_requests, dtype=np.int64)
     actual[seen.request[seen.is_finished]] = seen.num_tokens[seen.is_finished]
+    return actual
+
+
+def length_error(plan: Plan, actual: NDArray[np.int64]) -> LengthError | None:
+    """Error of the plan's estimates over all finished outputs; None where there are none."""
     return estimate_error(plan.estimates, actual) if actual.any() else None
 
 

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pyarrow.dataset as ds
 
 from schemas.manifest import Manifest
 
 LOOK_AT_MOST = 10_000
-
-
-def count_outcomes(manifest: Manifest) -> Counter[str]:
-    """Rows by finish reason, the most frequent first."""
-    counts: Counter[str] = Counter()
-    for batch in ds.dataset(manifest.generations, format="parquet").to_batches(columns=["finish_reason"]):
-        for entry in batch.column(0).value_counts().to_pylist():
-            counts[entry["values"]] += entry["counts"]
-    return Counter(dict(counts.most_common()))
 
 
 def sample_texts(manifest: Manifest, num_rows: int) -> list[tuple[int, str]]:

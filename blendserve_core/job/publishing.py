@@ -16,10 +16,12 @@ def publish_generations(job: Job) -> PublishManifest:
     Raises when a row has no outcome yet.
     """
     started = perf_counter()
+    workspace = job.workspace
     # Should this run end before its own manifest is written, an earlier job's must not stand beside these generations.
-    job.workspace.manifest.unlink(missing_ok=True)
-    counts = publish(job.workspace.staged, job.workspace.engine_folders, job.workspace.generations)
+    workspace.manifest.unlink(missing_ok=True)
+    folders, output = workspace.engine_folders, workspace.generations
+    counts = publish(workspace.staged, folders, output, run=workspace.run, reuse_key=job.reuse_key)
     manifest = PublishManifest(**counts, publish_s=perf_counter() - started)
-    manifest.write(job.workspace.root / "published.json")
+    manifest.write(workspace.root / "published.json")
     remember_lengths(job)
     return manifest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from blendserve_core.job.job import Job
 from blendserve_core.job.length_report import lengths_text
-from blendserve_core.job.outputs import count_outcomes
 from blendserve_core.plan.plan import Plan
 from blendserve_core.trace import read_split
 from schemas.manifest import Manifest
@@ -37,19 +36,29 @@ def _what_ran(job: Job, manifest: Manifest) -> str:
 def _throughput(manifest: Manifest) -> str:
     hit_rate = manifest.num_cached_tokens / max(manifest.num_prompt_tokens, 1)
     rows = [
-        ("Tokens per second (prompt and output, by `generate_s`)", f"{manifest.tokens_per_s:,.0f}"),
+        ("Tokens per second (prompt and output that engines served, by `generate_s`)", f"{manifest.tokens_per_s:,.0f}"),
+        ("Share of the practical optimum", _percent(manifest.optimum_share)),
+        ("Share of the reachable speed, an upper bound", _percent(manifest.reachable_share)),
         ("Prompt tokens", f"{manifest.num_prompt_tokens:,}"),
         ("of them from the prefix cache", f"{manifest.num_cached_tokens:,} ({hit_rate:.1%})"),
         ("Output tokens", f"{manifest.num_output_tokens:,}"),
+        ("Prompt tokens computed for this output", f"{manifest.num_computed_prompt_tokens:,}"),
+        ("Output tokens computed for this output", f"{manifest.num_computed_output_tokens:,}"),
         ("Retractions", f"{manifest.num_retractions:,}"),
     ]
     return _table(("", "Value"), rows)
 
 
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
 def _outcomes(manifest: Manifest) -> str:
-    counts = count_outcomes(manifest)
+    errors = {f"{kind} (error)": count for kind, count in manifest.errors.items()}
+    origins = {"copied from an equal row": manifest.num_duplicate_rows, "kept from an earlier run": manifest.num_reused_rows}
+    counts = manifest.outcomes | errors | origins
     rows = [(reason, f"{count:,}", f"{count / max(manifest.num_rows, 1):.1%}") for reason, count in counts.items()]
-    return _table(("Finish reason", "Rows", "Share"), rows)
+    return _table(("Outcome", "Rows", "Share"), rows)
 
 
 def _times(manifest: Manifest) -> str:
@@ -80,7 +89,7 @@ def _plan_and_reality(manifest: Manifest, plan: Plan) -> str:
     summary = plan.summary
     hit_rate = manifest.num_cached_tokens / max(manifest.num_prompt_tokens, 1)
     rows = [
-        ("Output tokens", f"{summary.est_output_tokens:,}", f"{manifest.num_output_tokens:,}"),
+        ("Output tokens to generate", f"{summary.est_output_tokens:,}", f"{manifest.num_computed_output_tokens:,}"),
         ("Prompt tokens shared", f"{summary.sharing_ratio:.1%}", f"{hit_rate:.1%}"),
         (f"Seconds, on {summary.hardware}", f"{summary.predicted_s:,.1f}", f"{manifest.generate_s:,.1f}"),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
@@ -121,6 +122,14 @@ class Plan:
         save_arrays(folder / ARRAYS_FILE, **arrays)
         with written_whole(folder / SUMMARY_FILE) as path:
             path.write_text(json.dumps(self.as_dict(), indent=2), encoding="utf-8")
+
+    def digest(self) -> str:
+        """Hex digest of what goes where and in what order; two plans that have it in common do the same."""
+        digest = hashlib.blake2b(digest_size=16)
+        for shard in self.shards:
+            for array in (shard.order, shard.unit_indptr, shard.package):
+                digest.update(f"{len(array)}:".encode() + array.tobytes())
+        return digest.hexdigest()
 
     def as_dict(self) -> dict[str, Any]:
         """The plan without its arrays, as ``blendserve plan --json`` prints it."""

@@ -29,5 +29,5 @@ def demo(*, output: str = "runs/demo", options: Options = DEFAULT_OPTIONS, json:
     with only_run(parameters):
         job = prepare(parameters)
         if finished_manifest(job):
-            start_afresh(job)
+            job = start_afresh(job)
     show_result(job, run_job_in_prefect(job), as_json=json)

@@ -43,7 +43,7 @@ def prepare_job(parameters: JobParameters, *, fresh: bool) -> Job:
     with only_run(parameters):
         job = prepare(parameters)
         if fresh:
-            start_afresh(job)
+            job = start_afresh(job)
     return job
 
 

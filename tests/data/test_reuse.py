@@ -7,7 +7,7 @@ import pytest
 from staging_helpers import outcome, parameters
 
 from blendserve_core.data.parts import Generation, PartWriter, TokenLogprob
-from blendserve_core.data.publish import DIGESTS_FILE, publish, published_parts, run_of
+from blendserve_core.data.publish import digests_path, publish, published_parts, run_of
 from blendserve_core.data.reuse import EarlierOutput
 from blendserve_core.data.row_digests import PublishedDigests
 from blendserve_core.data.source import open_source
@@ -42,7 +42,7 @@ class Folder:
         return counts
 
     def keep_as_earlier(self, *, keeps_errors=True):
-        digest = PublishedDigests.read(self.output.with_name(DIGESTS_FILE)).digest
+        digest = PublishedDigests.read(digests_path(self.output)).digest
         self.earlier = EarlierOutput(published_parts(self.output), digest, keeps_errors)
 
     def texts(self):
@@ -150,7 +150,7 @@ def test_a_run_that_has_nothing_to_generate_is_staged_without_requests(folder):
 
 def test_output_and_digests_say_which_run_wrote_them(folder):
     folder.run("one", {"prompt": ["a", "", "a"]})
-    published = PublishedDigests.read(folder.output.with_name(DIGESTS_FILE))
+    published = PublishedDigests.read(digests_path(folder.output))
     assert run_of(folder.output) == published.run == "one"
     assert np.array_equal(published.digest[0], published.digest[2])
     assert published.digest[1].tolist() == [0, 0]

@@ -40,13 +40,14 @@ def test_a_changed_option_is_named_with_its_values(parameters: JobParameters) ->
     said = changes_since_earlier(prepare(changed))
     assert "sampling.temperature (0.0 before, now 0.5)" in said
     assert 'dtype ("bfloat16" before, now "float32")' in said
+    assert said.endswith("Nothing of that run is used.")
     assert "2001-09-09 01:46 UTC" in said
 
 
 def test_changed_rows_are_named_without_their_digest(parameters: JobParameters) -> None:
     has_run(prepare(parameters), when=1_000_000_000)
     pq.write_table(pa.table({"prompt": ["another"]}), parameters.requests)
-    assert "there changed requests. Nothing" in changes_since_earlier(prepare(parameters))
+    assert "there changed requests. Published rows that ask for the same" in changes_since_earlier(prepare(parameters))
 
 
 def test_the_job_that_ran_last_is_the_one_compared_with(parameters: JobParameters) -> None:
