@@ -38,7 +38,8 @@ class Settings:
     """How to run. ``lengths`` is what the planner may know: "sampled" outputs of a warm-up, or the "true" ones beforehand.
 
     The warm-up generates ``sample_fraction`` of the requests and ends when ``warm_up_share`` of them have; the others go on in
-    the main run. Policies that plan by order alone take no warm-up.
+    the main run. By default the paper's policy, whose estimates stay what they are, waits for all of them. Policies that plan
+    by order alone take no warm-up.
 
     ``max_step_tokens`` is by default a usual chunk of prefill, or, for a policy that sizes its steps itself, a generous bound.
     """
@@ -46,7 +47,7 @@ class Settings:
     policy: str = "blend"
     lengths: LengthKnowledge = "sampled"
     sample_fraction: float = 0.01
-    warm_up_share: float = 0.9
+    warm_up_share: float | None = None
     num_shards: int = 1
     seed: int = 0
     max_step_tokens: int | None = None
@@ -59,6 +60,11 @@ class Settings:
             raise ValueError(f"number of shards is {self.num_shards}; use at least 1")
         if self.max_step_tokens is not None and self.max_step_tokens < 1:
             raise ValueError(f"max_step_tokens is {self.max_step_tokens}; use at least 1")
+
+    @property
+    def share_to_wait_for(self) -> float:
+        """Share of the sample that ends before the main run begins."""
+        return self.warm_up_share or (1.0 if self.policy == "blend-paper" else 0.9)
 
     @property
     def step_tokens(self) -> int:
@@ -129,7 +135,7 @@ class _Simulator:
         position = np.empty(self._workload.requests.num_requests, dtype=np.int64)
         position[self._tree.request_order] = np.arange(len(position))
         order = sample[np.argsort(position[sample])]
-        return self._run(order, OrderedAdmission(order), stop_at=int(np.ceil(self._settings.warm_up_share * len(order))))
+        return self._run(order, OrderedAdmission(order), stop_at=int(np.ceil(self._settings.share_to_wait_for * len(order))))
 
     def _note_place(self, rank: int, *, is_warm_up: bool) -> None:
         if self._recorder is not None:

@@ -23,7 +23,7 @@ from blendserve_core.sim.steps import StepRecorder
 from blendserve_core.sim.workload import EOS_TOKEN_ID, Workload, synthesize
 
 POLICIES = ["first-come", "depth-first", "random", "blend-paper", "blend"]
-GOLDEN = Path(__file__).parents[1] / "golden" / "depth_first_steps.csv"
+GOLDEN = Path(__file__).parents[1] / "golden"
 CLOCKS = {"schedule_ms_mean", "schedule_ms_p99", "tree_s", "plan_s", "simulation_s"}
 
 
@@ -136,15 +136,17 @@ def test_an_overlapped_engine_is_faster_than_a_sequential_one(workload, cost):
     assert simulate(workload, cost, settings).seconds < simulate(workload, sequential, settings).seconds
 
 
-def test_steps_are_what_they_were(workload, cost):
-    """A change of the scheduler shows here; if it is meant to, renew the file with RENEW_GOLDEN=1."""
+@pytest.mark.parametrize("policy", POLICIES)
+def test_steps_are_what_they_were(workload, cost, policy):
+    """A change of the scheduler or a policy shows here; if it is meant to, renew the files with RENEW_GOLDEN=1."""
+    path = GOLDEN / f"{policy.replace('-', '_')}_steps.csv"
     rows = [
         (record.step.num_tokens, record.step.num_sequences, int(record.step.context_lens.sum()), len(record.finished))
-        for record in steps_of(workload, cost, "depth-first")
+        for record in steps_of(workload, cost, policy)
     ]
     if os.environ.get("RENEW_GOLDEN"):
-        np.savetxt(GOLDEN, rows, fmt="%d", delimiter=",")
-    golden = np.loadtxt(GOLDEN, delimiter=",", dtype=int)
+        np.savetxt(path, rows, fmt="%d", delimiter=",")
+    golden = np.loadtxt(path, delimiter=",", dtype=int)
     np.testing.assert_array_equal(rows, golden)
 
 

@@ -38,7 +38,7 @@ def make_policy(
         return OrderedAdmission(order)
     times = RequestTimes.of(plan, requests, cost)
     if name == "blend-paper":
-        return PaperBlend(order, RequestProfile.of(plan, requests, times, cost), capacity.num_tokens)
+        return PaperBlend(order, RequestProfile.of(plan, requests, times), capacity.num_tokens)
     if name == "blend":
         policy = _blend(plan, requests, times, cost, capacity, outputs_so_far or {})
         policy.add(order)

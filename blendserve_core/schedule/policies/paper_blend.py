@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blendserve_core.perf.cost import CostModel
 from blendserve_core.plan.dual_scan import memory_split
 from blendserve_core.plan.plan import Plan
 from blendserve_core.requests import RequestTable
@@ -41,10 +40,10 @@ class RequestProfile:
     root_density: float
 
     @classmethod
-    def of(cls, plan: Plan, requests: RequestTable, times: RequestTimes, cost: CostModel) -> RequestProfile:
-        """From a plan's estimates. The paper knows means only, so the memory time of a request is that of its mean length."""
+    def of(cls, plan: Plan, requests: RequestTable, times: RequestTimes) -> RequestProfile:
+        """From a plan's estimates: densities with the expected memory times, which go with E[d^2], as in the plan's order."""
         est_output_tokens = plan.estimates.mean_tokens
-        memory_s = np.maximum(cost.memory_s(requests.num_prompt_tokens, est_output_tokens), 1e-12)
+        memory_s = np.maximum(times.memory_s, 1e-12)
         unit_compute_s, unit_memory_s, num_own_tokens, num_output_tokens, size = _unit_sums(
             plan, [times.compute_s, memory_s, times.num_own_tokens, est_output_tokens, np.ones(len(memory_s))]
         )
