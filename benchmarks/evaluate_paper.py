@@ -16,6 +16,8 @@ DFS, RANDOM, PAPER, BLEND = (
 )
 PAPER_TRUE = PAPER | {"lengths": "true"}
 
+SHARING, WARM_UP = ("sharing_ratio", "max_sharing_ratio"), ("warm_up_s", "seconds")
+
 
 def honesty(results: Results, _: Path) -> list[str]:
     """With the paper's interference the paper's policy must come out as the paper says."""
@@ -39,14 +41,16 @@ def _gains_of_paper(results: Results) -> list[str]:
         ["blend-paper over NanoFlow-DFS", *map(gain, over_dfs), gain(mean_of(over_dfs)), "+19.3 to +22.7 %, mean +20.8 %"],
         ["over NanoFlow-Balance", *map(gain, over_random), gain(mean_of(over_random[:2])) + " (#1, #2)", "+36 % (#1, #2)"],
         ["blend-paper, tokens/s", *map(whole, speeds), "", " / ".join(f"{PAPER_SPEEDS[trace][0]:,}" for trace in TRACES)],
-        ["share of the maximal sharing", *(share(_sharing(results, trace)) for trace in TRACES), "", "97 %"],
+        ["share of the maximal sharing", *(share(_quotient(results, trace, *SHARING)) for trace in TRACES), "", "97 %"],
+        ["warm-up, share of its time", *(share(_quotient(results, trace, *WARM_UP)) for trace in TRACES), "", "not counted"],
     ]
     return table(["", *TRACES, "mean", "paper"], rows)
 
 
-def _sharing(results: Results, trace: str) -> float | None:
-    found, most = (results.mean(f, "paper", label=trace, **PAPER) for f in ("sharing_ratio", "max_sharing_ratio"))
-    return found / most if found is not None and most else None
+def _quotient(results: Results, trace: str, part: str, whole: str) -> float | None:
+    """One of blend-paper's figures over another."""
+    above, below = (results.mean(figure, "paper", label=trace, **PAPER) for figure in (part, whole))
+    return above / below if above is not None and below else None
 
 
 def mixes(results: Results, _: Path) -> list[str]:
