@@ -95,7 +95,7 @@ class EngineManifest(JsonFile):
     interrupted: bool = False
 
 
-class PublishManifest(JsonFile):
+class PublishCounts(JsonFile):
     """What publishing wrote: rows by finish reason (``outcomes``), errors by type, and tokens, prompts once per sample.
 
     ``num_duplicate_rows`` have a copy of another row's outcome and ``num_reused_rows`` that of an earlier run; what engines
@@ -115,6 +115,11 @@ class PublishManifest(JsonFile):
     num_served_prompt_tokens: int
     num_served_cached_tokens: int
     num_served_output_tokens: int
+
+
+class PublishManifest(PublishCounts):
+    """The same, and how long it took."""
+
     publish_s: float
 
 

@@ -66,9 +66,7 @@ class EngineOptions(BaseModel):
         default=False, description="Tokens never depend on what shares a row's batch, in bfloat16 too; a little slower"
     )
     kernels: KernelsName = Field(default="auto", description="CPU kernels: native where they can be built, else torch")
-    device: DeviceName = Field(
-        default="auto", description="What runs the model; auto: cuda where GPU and FlashInfer are"
-    )
+    device: DeviceName = Field(default="auto", description="What runs the model; auto: cuda where GPU and FlashInfer are")
     tensor_parallel: int = Field(default=1, ge=1, le=16, description="GPUs that share each layer")
     overlap: OverlapName = Field(
         default="green", description="GPU: GEMMs beside decode attention, on split multiprocessors (green) or plain streams"

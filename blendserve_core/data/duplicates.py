@@ -49,6 +49,8 @@ class Duplicates:
 
     def copies(self, outcomes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For each outcome that others share, a copy under every other's row and sample; their prompts count as cached."""
+        if not self.num_duplicates:
+            return
         stride = 1 + int(self.of_sample_index.max(initial=0))
         keys = self.of_row * stride + self.of_sample_index
         for batch in outcomes:

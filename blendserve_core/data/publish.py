@@ -18,14 +18,14 @@ from blendserve_core.data.durable import put_in_place, temporary_path
 from blendserve_core.data.outcomes import ORIGIN_FIELD, all_outcomes, check_outcomes
 from blendserve_core.data.output_schema import added_names, output_schema
 from blendserve_core.data.parsed_column import ParsedColumn
-from blendserve_core.data.publish_counts import OutcomeCounter, PublishCounts
+from blendserve_core.data.publish_counts import OutcomeCounter
 from blendserve_core.data.rolling import RollingWriter
 from blendserve_core.data.row_digests import PublishedDigests, StagedRows
 from blendserve_core.data.staged_files import MANIFEST_FILE, input_parts
 from blendserve_core.data.unify import conform
 from blendserve_core.data.views import without_views
 from schemas.arrow import GENERATION_SCHEMA
-from schemas.manifest import StageManifest
+from schemas.manifest import PublishCounts, StageManifest
 
 MAX_FILE_ROWS = 1_000_000
 MAX_FILE_BYTES = 2 << 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,24 +11,9 @@ from numpy.typing import NDArray
 
 from blendserve_core.data.outcomes import ORIGIN_FIELD, Origin
 from blendserve_core.data.row_digests import StagedRows
+from schemas.manifest import PublishCounts
 
-
-class PublishCounts(TypedDict):
-    """The counts of a :class:`schemas.manifest.PublishManifest`."""
-
-    num_rows: int
-    outcomes: dict[str, int]
-    errors: dict[str, int]
-    num_errors: int
-    num_duplicate_rows: int
-    num_reused_rows: int
-    num_surplus: int
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    num_output_tokens: int
-    num_served_prompt_tokens: int
-    num_served_cached_tokens: int
-    num_served_output_tokens: int
+_KINDS = ("prompt", "cached", "output")
 
 
 class OutcomeCounter:
@@ -41,7 +26,7 @@ class OutcomeCounter:
         self._reasons: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
         self._origins: Counter[int] = Counter()
-        self._tokens: Counter[str] = Counter()
+        self._tokens = {f"num_{of}{kind}_tokens": 0 for of in ("", "served_") for kind in _KINDS}
 
     @property
     def digests(self) -> NDArray[np.uint64]:
@@ -57,7 +42,7 @@ class OutcomeCounter:
         self._errors.update(_value_counts(outcomes.column("error").flatten()[0]))
         self._origins.update(_value_counts(outcomes.column(ORIGIN_FIELD.name)))
         is_computed = outcomes.column(ORIGIN_FIELD.name).to_numpy() == Origin.COMPUTED
-        for kind in ("prompt", "cached", "output"):
+        for kind in _KINDS:
             tokens = outcomes.column(f"num_{kind}_tokens").fill_null(0).to_numpy()
             self._tokens[f"num_{kind}_tokens"] += int(tokens.sum(dtype=np.int64))
             self._tokens[f"num_served_{kind}_tokens"] += int(tokens[is_computed].sum(dtype=np.int64))
@@ -79,12 +64,7 @@ class OutcomeCounter:
             num_duplicate_rows=self._origins[Origin.DUPLICATE],
             num_reused_rows=self._origins[Origin.REUSED],
             num_surplus=num_surplus,
-            num_prompt_tokens=self._tokens["num_prompt_tokens"],
-            num_cached_tokens=self._tokens["num_cached_tokens"],
-            num_output_tokens=self._tokens["num_output_tokens"],
-            num_served_prompt_tokens=self._tokens["num_served_prompt_tokens"],
-            num_served_cached_tokens=self._tokens["num_served_cached_tokens"],
-            num_served_output_tokens=self._tokens["num_served_output_tokens"],
+            **self._tokens,
         )
 
 

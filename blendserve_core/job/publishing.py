@@ -21,7 +21,7 @@ def publish_generations(job: Job) -> PublishManifest:
     workspace.manifest.unlink(missing_ok=True)
     folders, output = workspace.engine_folders, workspace.generations
     counts = publish(workspace.staged, folders, output, run=workspace.run, reuse_key=job.reuse_key)
-    manifest = PublishManifest(**counts, publish_s=perf_counter() - started)
+    manifest = PublishManifest(**counts.model_dump(), publish_s=perf_counter() - started)
     manifest.write(workspace.root / "published.json")
     remember_lengths(job)
     return manifest

@@ -31,10 +31,10 @@ def test_outcomes_return_to_input_order_whatever_order_they_finished_in(tokenize
         for sample in range(1 + i % 3 if i % 7 else 1)
     ]
     assert [(row["request_id"], row["sample_index"], row["output_text"]) for row in published] == wanted
-    assert counts["num_rows"] == len(wanted) == manifest.num_sequences + manifest.num_errors
-    assert counts["num_errors"] == len(errors) == 72
-    assert counts["num_output_tokens"] == 2 * requests.num_requests
-    assert counts["num_prompt_tokens"] == manifest.num_prompt_tokens
+    assert counts.num_rows == len(wanted) == manifest.num_sequences + manifest.num_errors
+    assert counts.num_errors == len(errors) == 72
+    assert counts.num_output_tokens == 2 * requests.num_requests
+    assert counts.num_prompt_tokens == manifest.num_prompt_tokens
 
 
 def test_the_schema_is_the_input_then_the_added_columns(tokenizer, tmp_path):
@@ -52,7 +52,7 @@ def test_the_first_of_two_outcomes_counts(tokenizer, tmp_path):
         parts.append(Generation(1, 0, "late", [9], "stop", 1, 0, 1))
     counts = publish(tmp_path / "staged", [tmp_path / "warm_up", tmp_path / "shard"], tmp_path / "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet").column("output_text").to_pylist() == ["answer 0.0", "answer 1.0"]
-    assert (counts["num_rows"], counts["num_surplus"]) == (2, 1)
+    assert (counts.num_rows, counts.num_surplus) == (2, 1)
 
 
 def test_rows_without_an_outcome_are_named_and_nothing_is_published(tokenizer, tmp_path):

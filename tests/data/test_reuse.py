@@ -68,7 +68,7 @@ def test_only_new_and_changed_rows_are_generated_and_the_union_is_in_input_order
     counts = folder.run("two", {"prompt": ["new", "c", "changed", "a"], "note": ["n", "other", "m", "x"]})
     assert folder.texts() == ["two", "one", "two", "one"]
     assert pq.read_table(folder.output)["note"].to_pylist() == ["n", "other", "m", "x"]
-    assert (counts["num_rows"], counts["num_reused_rows"], counts["num_served_output_tokens"]) == (4, 2, 4)
+    assert (counts.num_rows, counts.num_reused_rows, counts.num_served_output_tokens) == (4, 2, 4)
 
 
 def test_an_output_of_many_files_is_taken_over_as_one(folder):
@@ -77,14 +77,14 @@ def test_an_output_of_many_files_is_taken_over_as_one(folder):
     assert len(published_parts(folder.output)) == 5
     counts = folder.run("two", {"prompt": [*prompts[::-1], "new"]})
     assert folder.texts() == ["one"] * 23 + ["two"]
-    assert counts["num_reused_rows"] == 23
+    assert counts.num_reused_rows == 23
 
 
 def test_duplicates_of_a_row_that_is_known_cost_nothing(folder):
     folder.run("one", {"prompt": ["a", "a"]})
     counts = folder.run("two", {"prompt": ["a", "b", "a", "a", "b"]})
     assert folder.texts() == ["one", "two", "one", "one", "two"]
-    assert (counts["num_reused_rows"], counts["num_duplicate_rows"]) == (1, 3)
+    assert (counts.num_reused_rows, counts.num_duplicate_rows) == (1, 3)
 
 
 @pytest.mark.parametrize("options", [{"max_tokens": 9}, {"stop": ["x"]}, {"logprobs": 1}, {"temperature": 1.0}])
@@ -99,7 +99,7 @@ def test_a_sampled_row_keeps_its_text_wherever_it_has_moved(folder):
     folder.run("one", {"prompt": ["a", "b", "b"]}, sampling=sampling)
     counts = folder.run("two", {"prompt": ["b", "a", "b", "b"]}, sampling=sampling)
     assert folder.texts() == ["one", "one", "one", "two"]
-    assert counts["num_reused_rows"] == 3
+    assert counts.num_reused_rows == 3
 
 
 @pytest.mark.parametrize(("seed", "texts"), [(0, ["one", "one"]), (1, ["two", "two"])])
@@ -123,7 +123,7 @@ def test_errors_are_kept_unless_they_are_to_be_retried(folder):
     folder.keep_as_earlier(keeps_errors=False)
     counts = folder.run("three", rows)
     assert folder.texts() == ["one", "three", None, "one"]
-    assert (counts["num_reused_rows"], counts["errors"]) == (2, {"invalid_prompt": 1})
+    assert (counts.num_reused_rows, counts.errors) == (2, {"invalid_prompt": 1})
 
 
 def test_a_row_whose_only_twin_failed_is_kept_apart_from_it(folder):
