@@ -43,7 +43,7 @@ def test_the_first_dataset_can_be_run_as_the_notebook_part_says(workdir: Path, t
 
 
 def test_every_option_that_the_readme_names_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [call([command, "--help"]) for command in ("run", "simulate")] == [0, 0]
+    assert [call([command, "--help"]) for command in ("run", "run-batch", "simulate")] == [0, 0, 0]
     offered = capsys.readouterr().out
     for option in set(re.findall(r"--[a-z][a-z-]+", README)) - {"--help", "--type", "--no-prompt", "--all", "--pool"}:
         assert option in offered, option
