@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,11 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Served:
-    """Output token ids in table order, and how often a request was retracted."""
+    """Output token ids in table order, how often a request was retracted, and CPU seconds without loading."""
 
     outputs: list[list[int]]
     num_retractions: int
+    cpu_s: float
 
 
 def real_prompts(tokenizer: PromptTokenizer, num_prompts: int, max_tokens: int) -> list[Prompt]:
@@ -98,6 +100,8 @@ def serve(
     segments = shared_segments(tree, planned, capacity.page_size) if is_sharing else no_segments(len(planned))
     policy = OrderedAdmission(planned)
     scheduler = Scheduler(requests, planned, segments, tree.request_order, policy, capacity, eos_token_ids)
+    started = time.process_time()
     ended = [finished for record in run_steps(scheduler, executor) for finished in record.finished]
     outputs = {finished.request: finished.token_ids.tolist() for finished in ended}
-    return Served([outputs[request] for request in range(len(planned))], scheduler.counters.num_retractions)
+    cpu_s = time.process_time() - started
+    return Served([outputs[request] for request in range(len(planned))], scheduler.counters.num_retractions, cpu_s)

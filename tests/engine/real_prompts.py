@@ -1,4 +1,4 @@
-"""Real prompts of every short family in ../shared/data/prompts, as the demo model's token ids."""
+"""Real prompts of the families in ../shared/data/prompts, as the demo model's token ids."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ PROMPTS = Path(__file__).parents[3] / "shared" / "data" / "prompts"
 
 
 def shortest_prompts(tokenizer: PromptTokenizer, family: str, num_prompts: int) -> list[list[int]]:
-    """The shortest prompts of a family, in file order."""
-    conversations = pl.read_parquet(PROMPTS / f"{family}.parquet", columns=["messages"])["messages"].to_list()
+    """The shortest prompts of a family, in file order; a bare question is a conversation of one message."""
+    rows = pl.read_parquet(PROMPTS / f"{family}.parquet").to_dicts()
+    conversations = [row.get("messages") or [{"role": "user", "content": row["question"]}] for row in rows]
     num_chars = np.array([sum(len(message["content"]) for message in messages) for messages in conversations])
     chosen = np.sort(np.argsort(num_chars, kind="stable")[:num_prompts])
     return [tokenizer.encode_messages(conversations[i]) for i in chosen]
