@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -108,7 +108,7 @@ class OperatorBench:
         return cls(model, setting, lm_head_weight, seconds_of)
 
     @torch.inference_mode()
-    def timings(self, whole: Lanes, splits: dict[int, Lanes], streams: Lanes) -> CudaTimings:
+    def timings(self, whole: Lanes, splits: Mapping[int, Lanes], streams: Lanes) -> CudaTimings:
         operators = self.operators()
         step = self.balanced_step(operators)
         long_decodes = plain_step(NUM_DECODES, 1, CONTEXTS[-1])

@@ -18,6 +18,7 @@ from blendserve_core.schedule.step import Capacity, StepPlan, StepResult
 
 # While other ranks may die, waiting is asking again and again.
 POLL_S = 50e-6
+DYING_S = 5.0
 
 
 class Followers(Protocol):
@@ -27,8 +28,8 @@ class Followers(Protocol):
         """Have every other rank run the step too. Raises RankLostError where one has died."""
         ...
 
-    def check(self) -> None:
-        """Raises RankLostError where a rank has died."""
+    def check(self, wait_s: float = 0.0) -> None:
+        """Raises RankLostError where a rank has died, or does within ``wait_s``."""
         ...
 
     def close(self) -> None: ...
@@ -40,7 +41,7 @@ class NoFollowers:
     def send(self, step: StepPlan) -> None:
         pass
 
-    def check(self) -> None:
+    def check(self, wait_s: float = 0.0) -> None:
         pass
 
     def close(self) -> None:
@@ -95,7 +96,8 @@ class CudaExecutor:
             hidden, lane_seconds = self._runner.run(step)
             sample = self._sampler.sample(self._model.logits(hidden).float(), step) if len(hidden) else nothing_sampled(hidden)
         except RuntimeError:
-            self._followers.check()
+            # Connections of a process that dies break before it counts as dead.
+            self._followers.check(DYING_S)
             raise
         return Launched(started, sample, lane_seconds)
 

@@ -23,6 +23,7 @@ from blendserve_core.engine.model.llama import Decoder
 from blendserve_core.engine.parallel.group import Group, OneRank, ProcessGroup
 from blendserve_core.engine.parallel.weights import load_part
 from blendserve_core.perf.engine_cost import cuda_cost, overlap_rates
+from blendserve_core.perf.overlap import OverlapRates
 from blendserve_core.schedule.step import Capacity, StepPlan
 from schemas.parameters import DtypeName, EngineOptions
 
@@ -84,7 +85,8 @@ def build_rank(spec: RankSpec, rank: int) -> Rank:
     builder = _Builder(spec, model, kernels, device, dtype)
     num_pages = group.minimum(builder.num_pages())
     capacity = builder.capacity(num_pages)
-    return Rank(model, builder.runner(capacity, cuda_capture() if spec.is_on_gpu else None), capacity, group)
+    runner = builder.runner(capacity, builder.overlap(), cuda_capture() if spec.is_on_gpu else None)
+    return Rank(model, runner, capacity, group)
 
 
 def follow(spec: RankSpec, rank: int, steps: Iterator[StepPlan]) -> None:
@@ -118,12 +120,12 @@ class _Builder:
         max_step_tokens = options.max_step_tokens or max(MAX_STEP_TOKENS, max_sequences)
         return Capacity(num_pages, PAGE_SIZE, max_step_tokens, max_sequences, self.model.config.max_context_tokens)
 
-    def runner(self, capacity: Capacity, capture: Capture | None) -> StepRunner:
+    def runner(self, capacity: Capacity, overlap: Overlap, capture: Capture | None) -> StepRunner:
         pool = DeviceKVPool(self.model.config, capacity.num_pages, PAGE_SIZE, self.kv_dtype, self.device)
         workspaces = Workspaces.allocate(self.device)
         setting = AttentionSetting.make(self.kernels, self.model.config, pool, workspaces, self.dtype, self.device)
         cost = cuda_cost(self.spec.model_folder, self.spec.dtype, self.spec.options)
-        return StepRunner(self.model, setting, capacity, cost, self._overlap(), capture)
+        return StepRunner(self.model, setting, capacity, cost, overlap, capture)
 
     def num_pages(self) -> int:
         """As asked for, else what fits beside the workspace of the largest step, which is run once to see what it takes."""
@@ -141,7 +143,7 @@ class _Builder:
         """Device memory beside the weights that a full step takes, sampling included, less its small pool of KV."""
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        runner = self.runner(capacity, None)
+        runner = self.runner(capacity, Overlap(one_stream(self.device), {}, OverlapRates()), None)
         hidden, _ = runner.run(one_long_prompt(capacity))
         logits = self.model.logits(hidden.expand(capacity.max_sequences, -1)).float()
         logits.softmax(dim=-1)
@@ -149,7 +151,8 @@ class _Builder:
         pool_bytes = (capacity.num_pages + 1) * page_bytes(self.model.config, self.kv_dtype, PAGE_SIZE)
         return torch.cuda.max_memory_allocated() - before - pool_bytes
 
-    def _overlap(self) -> Overlap:
+    def overlap(self) -> Overlap:
+        """Lanes as the options choose them. Splits of the multiprocessors last as long as the process, so make them once."""
         rates = overlap_rates(self.spec.model_folder, self.spec.dtype, self.spec.options)
         if not self.spec.is_on_gpu:
             return Overlap(HostLanes(), {} if self.spec.options.overlap == "none" else {40: HostLanes()}, rates)

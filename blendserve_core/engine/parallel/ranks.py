@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 
 from blendserve_core.schedule.step import StepPlan
 
@@ -51,13 +51,15 @@ class RankProcesses:
             for sender in self._steps:
                 sender.send(step)
         except OSError:
-            self.check()
+            self.check(LEAVE_S)
             raise
 
-    def check(self) -> None:
-        """Raises RankLostError where a rank has died."""
+    def check(self, wait_s: float = 0.0) -> None:
+        """Raises RankLostError where a rank has died, or does within ``wait_s``."""
+        ended = wait([process.sentinel for process in self._processes], wait_s)
         for rank, process in enumerate(self._processes, start=1):
-            if not process.is_alive():
+            if process.sentinel in ended:
+                process.join()  # its pipes close a moment before it can be asked for its status
                 raise RankLostError(
                     f"rank {rank} of the tensor-parallel group of {len(self._processes) + 1} has died (exit status "
                     f"{process.exitcode}); its shard stops here and goes on when the same command is run again"
