@@ -104,7 +104,7 @@ class Scheduler:
         token_ids = np.ascontiguousarray(result.token_ids, dtype=np.int32)
         self._memory.advance(step.rows, step.is_sampled, token_ids)
         sampled = step.rows[step.is_sampled]
-        ended, reasons = self._finish_rules.ends(self._running.columns, sampled, token_ids, stopped)
+        ended, reasons = self._finish_rules.ends(self._running.columns, sampled, token_ids, stopped | result.completed)
         finished = [self._finished(row, reason) for row, reason in zip(ended.tolist(), reasons, strict=True)]
         self._end(ended, is_finished=True)
         finished += self._failed
