@@ -15,7 +15,7 @@ from blendserve_core.shard import worker
 
 def run(spec_path: str, parent_pid: str) -> None:
     poison = json.loads((Path(spec_path).parents[1] / "poison.json").read_text())
-    load = worker.load_cpu_executor
+    load = worker.load_executor
 
     def load_poisoned(*arguments, **options):
         executor = load(*arguments, **options)
@@ -29,7 +29,7 @@ def run(spec_path: str, parent_pid: str) -> None:
         executor.execute = execute_or_die
         return executor
 
-    worker.load_cpu_executor = load_poisoned
+    worker.load_executor = load_poisoned
     worker.main(spec_path, parent_pid)
 
 
