@@ -225,7 +225,7 @@ def test_input_rows_are_kept_as_they_came(tokenizer, tmp_path):
 def test_rows_with_a_bad_response_format_are_errors_and_equal_formats_are_kept_once(tokenizer, tmp_path):
     integer, regex = {"type": "json_schema", "json_schema": {"schema": '{"type": "integer"}'}}, {"type": "regex"}
     formats = [integer, {**regex, "regex": "[a-"}, None, {**regex, "regex": "a+"}, {"type": "xml"}, integer]
-    rows = {"prompt": ["p"] * len(formats), "response_format": formats}
+    rows = {"prompt": [f"p{i}" for i in range(len(formats))], "response_format": formats}
     manifest, table, errors = stage_rows(rows, tokenizer, tmp_path, sampling={"response_format": '{"type": "json_object"}'})
     assert {error["row"]: (error["error"]["type"], error["error"]["stage"]) for error in errors} == {
         1: ("invalid_response_format", "stage"),
