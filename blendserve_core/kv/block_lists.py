@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from blendserve_core.kv.compiled import compiled
 
 BLOCK = 32
 """Numbers in a block: two cache lines."""
@@ -40,7 +41,7 @@ def doubled(store: BlockStore) -> BlockStore:
     return bigger
 
 
-@numba.njit(cache=True)
+@compiled
 def append(store, last_block, length, value):
     """Append to a list of ``length`` numbers. Returns its last block, which of an empty list is the first one too."""
     if length % BLOCK == 0:
@@ -55,7 +56,7 @@ def append(store, last_block, length, value):
     return last_block
 
 
-@numba.njit(cache=True)
+@compiled
 def read(store, first_block, start, end, out, out_start):
     """Copy numbers ``[start, end)`` of a list into ``out[out_start:]``."""
     block = first_block
@@ -67,20 +68,7 @@ def read(store, first_block, start, end, out, out_start):
             block = store.next_block[block]
 
 
-@numba.njit(cache=True)
-def read_many(store, first_blocks, out_indptr, out):
-    """Copy the front of each list, ``out[out_indptr[i] : out_indptr[i + 1]]`` of the i-th."""
-    values, next_block = store.values, store.next_block
-    for i in range(len(first_blocks)):
-        block, start, end = first_blocks[i], out_indptr[i], out_indptr[i + 1]
-        while start < end:
-            for k in range(min(BLOCK, end - start)):
-                out[start + k] = values[block, k]
-            block = next_block[block]
-            start += BLOCK
-
-
-@numba.njit(cache=True)
+@compiled
 def discard(store, first_block, last_block, length):
     """Give all blocks of a list back."""
     if length > 0:

@@ -1,102 +1,83 @@
-"""Idle segments, and which of them is needed last.
+"""Idle segments: those with pages and without users, and which of them is needed last.
 
 ``idle`` is a binary heap of the segments whose next use is known, followed by those whose next use nobody has asked for yet:
-most become busy again before memory is short. While a segment is idle its next use changes only with :func:`forget_next_use`.
+most become busy again before memory is short.
 """
 
 from __future__ import annotations
 
-import numba
+from blendserve_core.kv.compiled import compiled, compiled_inline
+from blendserve_core.kv.pages import num_pages_for
 
 
-@numba.njit(cache=True)
+@compiled
 def add_idle(kv, segment):
-    state = kv.state[0]
-    _place(kv, segment, state.num_idle)
-    state.num_idle += 1
+    """A segment has lost its last user; its next use is not known yet."""
+    state, node = kv.state[0], kv.segments[segment]
+    if node.num_filled > 0:
+        node.idle_place = state.num_idle
+        kv.idle[state.num_idle] = segment
+        state.num_idle += 1
+        state.num_idle_pages += num_pages_for(kv, node.num_filled)
 
 
-@numba.njit(cache=True)
+@compiled
 def remove_idle(kv, segment):
-    """Take a segment out; the last of the heap closes its gap, the last of all closes that one's."""
-    state = kv.state[0]
-    gap = kv.segments[segment].idle_place
-    kv.segments[segment].idle_place = -1
+    """A segment is used or dropped, if it was idle. The last of the heap closes its gap, the last of all closes that one's."""
+    state, node, idle, segments = kv.state[0], kv.segments[segment], kv.idle, kv.segments
+    gap = node.idle_place
+    if gap < 0:
+        return
+    node.idle_place = -1
+    state.num_idle_pages -= num_pages_for(kv, node.num_filled)
     if gap < state.num_keyed:
         state.num_keyed -= 1
         if gap < state.num_keyed:
-            _place(kv, kv.idle[state.num_keyed], gap)
-            _sift_down(kv, _sift_up(kv, gap))
+            _sift(idle, segments, idle[state.num_keyed], gap, state.num_keyed)
         gap = state.num_keyed
     state.num_idle -= 1
     if gap < state.num_idle:
-        _place(kv, kv.idle[state.num_idle], gap)
+        idle[gap] = idle[state.num_idle]
+        segments[idle[gap]].idle_place = gap
 
 
-@numba.njit(cache=True)
-def forget_next_use(kv, segment):
-    """An idle segment's next use has changed."""
-    remove_idle(kv, segment)
-    add_idle(kv, segment)
-
-
-@numba.njit(cache=True)
+@compiled
 def farthest_idle(kv):
     """The idle segment that is needed last; of equals the one with the largest number."""
-    state = kv.state[0]
+    state, idle, segments, waiting_rank = kv.state[0], kv.idle, kv.segments, kv.waiting_rank
     while state.num_keyed < state.num_idle:
-        _find_next_use(kv, kv.segments[kv.idle[state.num_keyed]])
+        segment = idle[state.num_keyed]
+        node = segments[segment]
+        node.next_use = waiting_rank[node.position_start]
+        for position in range(node.position_start + 1, node.position_end):
+            node.next_use = min(node.next_use, waiting_rank[position])
         state.num_keyed += 1
-        _sift_up(kv, state.num_keyed - 1)
-    return kv.idle[0]
+        _sift(idle, segments, segment, state.num_keyed - 1, state.num_keyed)
+    return idle[0]
 
 
-@numba.njit(cache=True)
-def _find_next_use(kv, node):
-    waiting_rank = kv.waiting_rank
-    next_use = waiting_rank[node.position_start]
-    for position in range(node.position_start + 1, node.position_end):
-        next_use = min(next_use, waiting_rank[position])
-    node.next_use = next_use
-
-
-@numba.njit(cache=True)
-def _sift_up(kv, place):
-    while place > 0 and _is_later(kv, place, (place - 1) // 2):
-        _swap(kv, place, (place - 1) // 2)
-        place = (place - 1) // 2
-    return place
-
-
-@numba.njit(cache=True)
-def _sift_down(kv, place):
-    num_keyed = kv.state[0].num_keyed
-    while 2 * place + 1 < num_keyed:
-        child = 2 * place + 1
-        if child + 1 < num_keyed and _is_later(kv, child + 1, child):
+@compiled
+def _sift(idle, segments, segment, gap, num_keyed):
+    """Fill a gap of the heap with a segment, and move whatever is in the wrong place then."""
+    while gap > 0 and _is_later(segments, segment, idle[(gap - 1) // 2]):
+        idle[gap] = idle[(gap - 1) // 2]
+        segments[idle[gap]].idle_place = gap
+        gap = (gap - 1) // 2
+    while 2 * gap + 1 < num_keyed:
+        child = 2 * gap + 1
+        if child + 1 < num_keyed and _is_later(segments, idle[child + 1], idle[child]):
             child += 1
-        if not _is_later(kv, child, place):
+        if not _is_later(segments, idle[child], segment):
             break
-        _swap(kv, place, child)
-        place = child
+        idle[gap] = idle[child]
+        segments[idle[gap]].idle_place = gap
+        gap = child
+    idle[gap] = segment
+    segments[segment].idle_place = gap
 
 
-@numba.njit(cache=True)
-def _is_later(kv, place, other_place):
+@compiled_inline
+def _is_later(segments, segment, other):
     # A parent is used no later than its children and has the smaller number, so children go first.
-    segment, other = kv.idle[place], kv.idle[other_place]
-    next_use, other_next_use = kv.segments[segment].next_use, kv.segments[other].next_use
+    next_use, other_next_use = segments[segment].next_use, segments[other].next_use
     return next_use > other_next_use or (next_use == other_next_use and segment > other)
-
-
-@numba.njit(cache=True)
-def _swap(kv, place, other_place):
-    segment = kv.idle[place]
-    _place(kv, kv.idle[other_place], place)
-    _place(kv, segment, other_place)
-
-
-@numba.njit(cache=True)
-def _place(kv, segment, place):
-    kv.idle[place] = segment
-    kv.segments[segment].idle_place = place

@@ -5,10 +5,10 @@ A page goes back to the pool when its last holder releases it.
 
 from __future__ import annotations
 
-import numba
+from blendserve_core.kv.compiled import compiled
 
 
-@numba.njit(cache=True)
+@compiled
 def take_page(kv):
     """A free page, with one holder from now on. The caller has checked that there is one."""
     state = kv.state[0]
@@ -19,14 +19,14 @@ def take_page(kv):
     return page
 
 
-@numba.njit(cache=True)
+@compiled
 def hold_page(kv, page):
     """Add a holder to a page that has one."""
     assert kv.num_holders[page] > 0, "the page is free"
     kv.num_holders[page] += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def release_page(kv, page):
     """Drop one holder of a page."""
     assert kv.num_holders[page] > 0, "a page was released twice"
@@ -37,14 +37,14 @@ def release_page(kv, page):
         state.num_free += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def release_pages(kv, pages, start, end):
     """Drop one holder of each of ``pages[start:end]``, so that the first of them is the next to be taken."""
     for i in range(end - 1, start - 1, -1):
         release_page(kv, pages[i])
 
 
-@numba.njit(cache=True)
+@compiled
 def num_pages_for(kv, num_tokens):
     page_size = kv.state[0].page_size
     return (num_tokens + page_size - 1) // page_size

@@ -6,17 +6,16 @@ farthest away goes first. ``kv`` is the :class:`KvArrays` everywhere.
 
 from __future__ import annotations
 
-import numba
-
 from blendserve_core.kv.arrays import NOT_WAITING, KvArrays
 from blendserve_core.kv.block_lists import read
-from blendserve_core.kv.idle import add_idle, farthest_idle, forget_next_use, remove_idle
+from blendserve_core.kv.compiled import compiled
+from blendserve_core.kv.idle import add_idle, farthest_idle, remove_idle
 from blendserve_core.kv.pages import hold_page, num_pages_for, release_page, release_pages
 
 BUSY = -1
 
 
-@numba.njit(cache=True)
+@compiled
 def match(kv, request, step):
     """Longest cached prefix of a request: (tokens, segment whose tail can be copied or -1).
 
@@ -37,7 +36,7 @@ def match(kv, request, step):
     return num_tokens, tail_of
 
 
-@numba.njit(cache=True)
+@compiled
 def cached_pages(kv, request, pages):
     """Write the pages that are cached for a request to the front of ``pages``. Returns how many there are."""
     num_pages = 0
@@ -49,34 +48,34 @@ def cached_pages(kv, request, pages):
     return num_pages
 
 
-@numba.njit(cache=True)
+@compiled
 def private_start(kv, request):
     """First token position of a request that lies in pages of its own, a multiple of the page size."""
     segment = kv.requests[request].segment
     return kv.segments[segment].end if segment >= 0 else 0
 
 
-@numba.njit(cache=True)
+@compiled
 def num_available_pages(kv):
     """Pages that are free, or hold only idle cache."""
     return kv.state[0].num_free + kv.state[0].num_idle_pages
 
 
-@numba.njit(cache=True)
+@compiled
 def enter(kv, request):
     """A request starts to run: its path is in use, and what is missing of it is this request's to compute."""
     for i in range(_walk(kv, request)):
         segment = kv.path[i]
         node = kv.segments[segment]
         if node.num_users == 0:
-            _set_busy(kv, segment)
+            remove_idle(kv, segment)
         node.num_users += 1
         if node.num_filled < node.end - node.start:
             node.writer = request
     kv.waiting_rank[kv.requests[request].position] = NOT_WAITING
 
 
-@numba.njit(cache=True)
+@compiled
 def leave(kv, request, is_finished):
     """A request stops to run. Finished, it releases its share of the path; retracted, the path stays cached for it."""
     segment = kv.requests[request].segment
@@ -86,7 +85,7 @@ def leave(kv, request, is_finished):
         if node.writer == request:
             node.writer = -1
         if node.num_users == 0:
-            _set_idle(kv, segment)
+            add_idle(kv, segment)
         segment = node.parent
     if is_finished:
         finish(kv, request)
@@ -94,7 +93,7 @@ def leave(kv, request, is_finished):
         kv.waiting_rank[kv.requests[request].position] = kv.requests[request].rank
 
 
-@numba.njit(cache=True)
+@compiled
 def finish(kv, request):
     """Nothing will be asked of the cache for this request any more."""
     kv.waiting_rank[kv.requests[request].position] = NOT_WAITING
@@ -105,17 +104,19 @@ def finish(kv, request):
         if node.num_unfinished == 0:
             _drop(kv, segment)
         elif node.idle_place >= 0:
-            forget_next_use(kv, segment)
+            # Its next use may have changed.
+            remove_idle(kv, segment)
+            add_idle(kv, segment)
         segment = node.parent
 
 
-@numba.njit(cache=True)
+@compiled
 def forget(request, *arrays):
     """A waiting request will never run. ``arrays`` are those of a KvArrays."""
     finish(KvArrays(*arrays), request)
 
 
-@numba.njit(cache=True)
+@compiled
 def fill(kv, request, start, end, new_pages):
     """A request computes its tokens ``[start, end)``: those in shared segments get the first of ``new_pages``."""
     num_used = 0
@@ -133,7 +134,7 @@ def fill(kv, request, start, end, new_pages):
             node.writer = -1
 
 
-@numba.njit(cache=True)
+@compiled
 def remember_tails(kv, request, start, end, store, first_page_block, step):
     """A request computes ``[start, end)`` into the pages of its list; a segment tail that completes is copied later."""
     for i in range(_walk(kv, request)):
@@ -149,7 +150,7 @@ def remember_tails(kv, request, start, end, store, first_page_block, step):
             kv.state[0].num_tails += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def evict(kv, num_pages):
     """Free idle segments, farthest next use first, until the pool has ``num_pages`` free. False if it cannot have them."""
     state = kv.state[0]
@@ -160,7 +161,7 @@ def evict(kv, num_pages):
     return state.num_free >= num_pages
 
 
-@numba.njit(cache=True)
+@compiled
 def _walk(kv, request):
     """Write the segments of a request into ``kv.path``, from the top down. Returns how many there are."""
     num_segments = 0
@@ -175,32 +176,17 @@ def _walk(kv, request):
     return num_segments
 
 
-@numba.njit(cache=True)
-def _set_idle(kv, segment):
-    num_pages = num_pages_for(kv, kv.segments[segment].num_filled)
-    if num_pages > 0:
-        add_idle(kv, segment)
-        kv.state[0].num_idle_pages += num_pages
-
-
-@numba.njit(cache=True)
-def _set_busy(kv, segment):
-    if kv.segments[segment].idle_place >= 0:
-        remove_idle(kv, segment)
-        kv.state[0].num_idle_pages -= num_pages_for(kv, kv.segments[segment].num_filled)
-
-
-@numba.njit(cache=True)
+@compiled
 def _drop(kv, segment):
     node = kv.segments[segment]
     assert node.num_users == 0, "a segment in use is dropped"
-    _set_busy(kv, segment)
+    remove_idle(kv, segment)
     release_pages(kv, kv.segment_pages, node.first_page, node.first_page + num_pages_for(kv, node.num_filled))
     node.num_filled = 0
     _drop_tail(kv, segment)
 
 
-@numba.njit(cache=True)
+@compiled
 def _drop_tails(kv):
     """The last resort: tails of segments in use, in pages that only they still hold."""
     segment = 0
@@ -209,7 +195,7 @@ def _drop_tails(kv):
         segment += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def _drop_tail(kv, segment):
     if kv.tail_pages[segment] >= 0:
         release_page(kv, kv.tail_pages[segment])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numba
-
 from blendserve_core.kv.block_lists import read
+from blendserve_core.kv.compiled import compiled
 from blendserve_core.kv.pages import hold_page, num_pages_for, release_page
 from blendserve_core.kv.prefix_cache import BUSY, cached_pages, enter, evict, leave, match, num_available_pages, private_start
 from blendserve_core.schedule.grow import extend, unpack_all
@@ -13,7 +12,7 @@ from blendserve_core.schedule.running import append_page
 ROWS_PER_RESERVED_PAGE = 8
 
 
-@numba.njit(cache=True)
+@compiled
 def admit(request, prompt_start, num_prompt, num_outputs, max_outputs, num_running, budget, num_promised, step, *arrays):
     """Make a request row ``num_running``, if its prompt and ``num_outputs`` earlier outputs fit beside ``num_promised`` tokens
     of begun ones and a reserve for the outputs of what runs.
@@ -42,7 +41,7 @@ def admit(request, prompt_start, num_prompt, num_outputs, max_outputs, num_runni
     return num_new, num_cached
 
 
-@numba.njit(cache=True)
+@compiled
 def _pin(kv, request, num_known, step):
     """Find what is cached, and keep it from eviction: (tokens or BUSY, page of a tail to copy or -1, its tokens).
 
@@ -60,14 +59,14 @@ def _pin(kv, request, num_known, step):
     return num_matched, tail_page, kv.segments[tail_of].num_tail_tokens
 
 
-@numba.njit(cache=True)
+@compiled
 def _unpin(kv, request, tail_page):
     leave(kv, request, False)
     if tail_page >= 0:
         release_page(kv, tail_page)
 
 
-@numba.njit(cache=True)
+@compiled
 def _has_room(kv, num_matched, num_first, num_known, num_running, num_promised):
     """Whether all known tokens fit beside what was promised, and there are pages now for the first ones."""
     num_matched_pages = num_pages_for(kv, num_matched)
@@ -77,7 +76,7 @@ def _has_room(kv, num_matched, num_first, num_known, num_running, num_promised):
     return fits and evict(kv, num_pages_for(kv, num_first) - num_matched_pages)
 
 
-@numba.njit(cache=True)
+@compiled
 def _seat(kv, running, store, row, num_matched):
     """Put the cached pages of a pinned request into its page list."""
     columns, request = running.rows[row], running.seq_ids[row]
@@ -90,7 +89,7 @@ def _seat(kv, running, store, row, num_matched):
     assert num_pages == num_pages_for(kv, num_matched), "a segment is cached without its parent"
 
 
-@numba.njit(cache=True)
+@compiled
 def _copy_tail(kv, running, store, row, num_matched, tail_page, num_tail):
     """Have the cached part of a page copied into the first page of the row's own; until then it stays held."""
     copy = kv.state[0].num_copies

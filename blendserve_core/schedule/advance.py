@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import numba
-
 from blendserve_core.kv.block_lists import read
+from blendserve_core.kv.compiled import compiled
 from blendserve_core.kv.pages import release_page, release_pages
 from blendserve_core.kv.prefix_cache import leave
 from blendserve_core.schedule.grow import unpack_all
 from blendserve_core.schedule.running import append_outputs, drop_rows
 
 
-@numba.njit(cache=True)
+@compiled
 def advance(step_rows, is_sampled, token_ids, *arrays):
     """The step has run: its rows have computed their new tokens, and the sampled ones got ``token_ids``, in step order."""
     kv, running, store = unpack_all(arrays)
@@ -19,11 +18,18 @@ def advance(step_rows, is_sampled, token_ids, *arrays):
         # Until now the source was held, so that nothing else could be written into it.
         release_page(kv, kv.copies[0, i])
     kv.state[0].num_copies = 0
-    running.num_computed[step_rows] += running.num_new[step_rows]
+    _count_computed(running, step_rows)
     append_outputs(running, store, step_rows[is_sampled], token_ids)
 
 
-@numba.njit(cache=True)
+@compiled
+def _count_computed(running, step_rows):
+    num_computed, num_new = running.num_computed, running.num_new
+    for row in step_rows:
+        num_computed[row] += num_new[row]
+
+
+@compiled
 def end_rows(num_running, ended, is_finished, *arrays):
     """Take back the rows' own pages and their hold on the shared ones, then remove the rows, listed in ascending order."""
     kv, running, store = unpack_all(arrays)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from blendserve_core.kv.block_lists import BLOCK, read, read_many
+from blendserve_core.kv.block_lists import BLOCK, read
+from blendserve_core.kv.compiled import compiled, compiled_inline
 from blendserve_core.schedule.running import num_remaining, unpack
 
 
-@numba.njit(cache=True)
+@compiled
 def step_rows(num_running, *arrays):
     """Rows with tokens in the step, decodes first, and how many decodes there are. ``arrays`` are those of ``Running``."""
     running, _ = unpack(arrays)
@@ -27,17 +27,15 @@ def step_rows(num_running, *arrays):
     return rows[:num_rows], num_decodes
 
 
-@numba.njit(cache=True)
+@compiled
 def step_columns(step_rows, prompts, page_size, *arrays):
     """The arrays of a StepPlan up to ``prefix_lens``, in its order. ``prompts`` is the flat token store."""
     running, store = unpack(arrays)
     context_lens = running.num_computed[step_rows]
     token_indptr, page_indptr, last_page_lens, is_sampled = _lengths(running, step_rows, page_size)
     token_ids = _token_ids(running, store, step_rows, token_indptr, prompts)
-    page_indices = np.empty(page_indptr[-1], dtype=np.int32)
-    read_many(store, running.rows["first_page_block"][step_rows], page_indptr, page_indices)
-    prefix_lens = running.rows["first_private_page"][step_rows] * np.int32(page_size)
-    has_prefix = (prefix_lens > 0) & (context_lens >= prefix_lens)
+    page_indices = _page_indices(running, store, step_rows, page_indptr)
+    prefix_nodes, prefix_lens = _prefixes(running, step_rows, page_size)
     return (
         running.seq_ids[step_rows],
         token_indptr,
@@ -48,12 +46,12 @@ def step_columns(step_rows, prompts, page_size, *arrays):
         last_page_lens,
         is_sampled,
         running.num_outputs[step_rows],
-        np.where(has_prefix, running.rows["prefix_node"][step_rows], np.int32(-1)),
-        np.where(has_prefix, prefix_lens, np.int32(0)),
+        prefix_nodes,
+        prefix_lens,
     )
 
 
-@numba.njit(cache=True)
+@compiled
 def _lengths(running, step_rows, page_size):
     """Tokens and pages of each row as CSR, tokens in its last page, and whether its last known token is in the step."""
     token_indptr = np.zeros(len(step_rows) + 1, dtype=np.int32)
@@ -71,12 +69,40 @@ def _lengths(running, step_rows, page_size):
     return token_indptr, page_indptr, last_page_lens, is_sampled
 
 
-@numba.njit(cache=True, inline="always")
+@compiled
+def _page_indices(running, store, step_rows, page_indptr):
+    rows, values, next_block = running.rows, store.values, store.next_block
+    page_indices = np.empty(page_indptr[-1], dtype=np.int32)
+    for i in range(len(step_rows)):
+        block, start, end = rows[step_rows[i]].first_page_block, page_indptr[i], page_indptr[i + 1]
+        while start < end:
+            for k in range(min(BLOCK, end - start)):
+                page_indices[start + k] = values[block, k]
+            block = next_block[block]
+            start += BLOCK
+    return page_indices
+
+
+@compiled
+def _prefixes(running, step_rows, page_size):
+    """The cached prefix that each row reads whole: its node or -1, and its tokens."""
+    rows, num_computed = running.rows, running.num_computed
+    nodes = np.full(len(step_rows), -1, dtype=np.int32)
+    lens = np.zeros(len(step_rows), dtype=np.int32)
+    for i in range(len(step_rows)):
+        row = step_rows[i]
+        prefix_len = rows[row].first_private_page * page_size
+        if 0 < prefix_len <= num_computed[row]:
+            nodes[i], lens[i] = rows[row].prefix_node, prefix_len
+    return nodes, lens
+
+
+@compiled_inline
 def _is_decode(running, row):
     return running.num_new[row] == 1 and running.num_outputs[row] > 0
 
 
-@numba.njit(cache=True)
+@compiled
 def _token_ids(running, store, step_rows, token_indptr, prompts):
     """New tokens of each row: from its prompt, then from its outputs."""
     rows, values, num_outputs = running.rows, store.values, running.num_outputs
@@ -91,7 +117,7 @@ def _token_ids(running, store, step_rows, token_indptr, prompts):
     return token_ids
 
 
-@numba.njit(cache=True)
+@compiled
 def _list_tokens(running, store, row, prompts, token_ids, start):
     columns, position = running.rows[row], running.num_computed[row]
     end = position + running.num_new[row]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from blendserve_core.kv.compiled import compiled
 from blendserve_core.requests import SamplingColumns
 from blendserve_core.schedule.running import RunningArrays
 
@@ -40,7 +40,7 @@ class FinishRules:
         return rows[ends], [REASONS[code] for code in codes[ends].tolist()]
 
 
-@numba.njit(cache=True)
+@compiled
 def _codes(rows, token_ids, eos_token_ids, ignore_eos, stop_token_indptr, stop_token_ids, *arrays):
     running = RunningArrays(*arrays)
     codes = np.full(len(rows), GOES_ON, dtype=np.int8)

@@ -6,9 +6,8 @@ code fastest.
 
 from __future__ import annotations
 
-import numba
-
 from blendserve_core.kv.arrays import KvArrays
+from blendserve_core.kv.compiled import compiled, compiled_inline
 from blendserve_core.kv.pages import num_pages_for, take_page
 from blendserve_core.kv.prefix_cache import evict, fill, remember_tails
 from blendserve_core.schedule.running import append_page, num_remaining, unpack
@@ -16,13 +15,13 @@ from blendserve_core.schedule.running import append_page, num_remaining, unpack
 NUM_KV_ARRAYS = len(KvArrays._fields)
 
 
-@numba.njit(cache=True)
+@compiled
 def unpack_all(arrays):
     running, store = unpack(arrays[NUM_KV_ARRAYS:])
     return KvArrays(*arrays[:NUM_KV_ARRAYS]), running, store
 
 
-@numba.njit(cache=True)
+@compiled
 def grow_decodes(num_running, *arrays):
     """One new token for each row with one to go, none for the others. Returns (decodes, KV tokens that they read).
 
@@ -47,12 +46,12 @@ def grow_decodes(num_running, *arrays):
     return num_decodes, num_tokens_read
 
 
-@numba.njit(cache=True, inline="always")
+@compiled_inline
 def _is_full(kv, running, row):
     return running.num_computed[row] // kv.state[0].page_size >= running.rows[row].num_pages
 
 
-@numba.njit(cache=True)
+@compiled
 def continue_prefills(num_running, budget, step, *arrays):
     """Go on with prompts that were begun, oldest first. Returns (budget left, tokens that no step has taken yet)."""
     kv, running, store = unpack_all(arrays)
@@ -67,7 +66,7 @@ def continue_prefills(num_running, budget, step, *arrays):
     return budget, num_promised
 
 
-@numba.njit(cache=True)
+@compiled
 def extend(kv, running, store, row, start, num_new, step):
     """Make room for up to ``num_new`` tokens after those a row has computed; returns for how many there are pages.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from blendserve_core.kv.block_lists import BLOCK, BlockStore, append, discard, doubled, empty_store, read
+from blendserve_core.kv.compiled import compiled, compiled_inline
 
 DROPPED = -1
 """New tokens of a row that is being removed."""
@@ -83,19 +83,19 @@ class Running:
         _append_outputs(row, token_ids, *self.arrays)
 
 
-@numba.njit(cache=True)
+@compiled
 def unpack(arrays):
     """Columns and store from what :attr:`Running.arrays` gave."""
     return RunningArrays(*arrays[:-3]), BlockStore(*arrays[-3:])
 
 
-@numba.njit(cache=True, inline="always")
+@compiled_inline
 def num_remaining(running, row):
     """Tokens that are known but not computed; 1 is a decode."""
     return running.rows[row].num_prompt_tokens + running.num_outputs[row] - running.num_computed[row]
 
 
-@numba.njit(cache=True)
+@compiled
 def append_page(running, store, row, page):
     columns = running.rows[row]
     columns.last_page_block = append(store, columns.last_page_block, columns.num_pages, page)
@@ -104,7 +104,7 @@ def append_page(running, store, row, page):
     columns.num_pages += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def append_output(running, store, row, token_id):
     columns = running.rows[row]
     columns.last_output_block = append(store, columns.last_output_block, running.num_outputs[row], token_id)
@@ -113,7 +113,7 @@ def append_output(running, store, row, token_id):
     running.num_outputs[row] += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def append_outputs(running, store, rows, token_ids):
     """One output token to each of the rows. Most have room in their last block, which takes no call."""
     columns, values, num_outputs = running.rows, store.values, running.num_outputs
@@ -127,7 +127,7 @@ def append_outputs(running, store, rows, token_ids):
             num_outputs[row] += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def drop_rows(running, store, num_running, dropped):
     """Remove rows, closing the gaps."""
     for row in dropped:
@@ -143,7 +143,7 @@ def drop_rows(running, store, num_running, dropped):
             num_kept += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def _move(running, row, to_row):
     running.seq_ids[to_row] = running.seq_ids[row]
     running.num_computed[to_row] = running.num_computed[row]
@@ -152,7 +152,7 @@ def _move(running, row, to_row):
     running.rows[to_row] = running.rows[row]
 
 
-@numba.njit(cache=True)
+@compiled
 def _outputs_of(row, *arrays):
     running, store = unpack(arrays)
     outputs = np.empty(running.num_outputs[row], dtype=np.int32)
@@ -160,7 +160,7 @@ def _outputs_of(row, *arrays):
     return outputs
 
 
-@numba.njit(cache=True)
+@compiled
 def _append_outputs(row, token_ids, *arrays):
     running, store = unpack(arrays)
     for token_id in token_ids:
