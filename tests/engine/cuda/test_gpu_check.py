@@ -93,3 +93,4 @@ def test_serving_counts_every_token_of_a_workload(policy: str) -> None:
     endless = SimulatedExecutor(cost, np.full(num, 1000), EOS_TOKEN_ID, simulated_capacity(cost))
     served = serving.serve_for(60.0, policy, workload, endless, cost)
     assert served.num_tokens == num * 45
+    assert served.is_whole
