@@ -46,7 +46,7 @@ class LineProcess:
         if self._process.returncode is None:
             self._process.kill()
             self._process.communicate()
-        return self._process.returncode
+        return self._process.wait()
 
     def _read(self) -> Any | None:
         assert self._process.stdout is not None
