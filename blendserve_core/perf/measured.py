@@ -62,10 +62,18 @@ def read_measurement(path: Path) -> HardwareSpec | None:
     return spec if is_sound else None
 
 
-def write_measurement(path: Path, spec: HardwareSpec, timings: CpuTimings) -> None:
+def read_spread(path: Path) -> float:
+    """How far apart the repeats of a measurement were; infinity where it does not say, or there is none."""
+    if read_measurement(path) is None:
+        return math.inf
+    return float(json.loads(path.read_text(encoding="utf-8")).get("spread", math.inf))
+
+
+def write_measurement(path: Path, spec: HardwareSpec, timings: CpuTimings, spread: float = 0.0) -> None:
     """Whole or not at all, whoever else writes it at the same time; in the format of ``infra/hardware``'s profiles."""
     finite = {name: value for name, value in asdict(spec).items() if value != math.inf}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"spec": finite, "timings": asdict(timings)}, indent=2), encoding="utf-8")
+    measurement = {"spec": finite, "timings": asdict(timings), "spread": spread}
+    temporary.write_text(json.dumps(measurement, indent=2), encoding="utf-8")
     temporary.replace(path)

@@ -30,7 +30,7 @@ from blendserve_core.engine.model.llama import Decoder, DecoderLayer
 from blendserve_core.engine.model.ops import Linear, TorchOps
 from blendserve_core.perf.cost import causal_pairs
 from blendserve_core.perf.cpu_timings import CpuTimings, Point
-from blendserve_core.perf.measured import measurement_path, read_measurement, write_measurement
+from blendserve_core.perf.measured import measurement_path, read_spread, write_measurement
 from blendserve_core.perf.model_spec import ModelSpec
 from blendserve_core.schedule.step import Capacity, StepPlan
 from schemas.parameters import DtypeName, EngineOptions
@@ -44,26 +44,37 @@ NUM_PROMPT_TOKENS = 512
 NUM_DECODES = 16
 CONTEXTS = (256, 1024)
 MIN_REPEATS, MIN_SECONDS, MAX_REPEATS = 3, 0.15, 15
+# On a quiet machine medians are within a few percent of the fastest repeat.
+MAX_SPREAD = 0.25
 
 Timer = Callable[[Callable[[], object]], float]
 """Seconds that one call of a function takes."""
 
 
 def measure_cpu_once(model_folder: Path, dtype: DtypeName, options: EngineOptions) -> None:
-    """Measure this machine for such an engine, unless one did before; what was found goes to the cache and the log."""
+    """Measure this machine for such an engine, unless one did before; what was found goes to the cache and the log.
+
+    A measurement taken while others kept the machine busy serves until the next engine measures anew.
+    """
     path = measurement_path(ModelSpec.from_config(model_folder, dtype=dtype), dtype, options)
-    if read_measurement(path) is not None:
+    spread_before = read_spread(path)
+    if spread_before <= MAX_SPREAD:
         return
     started = time.perf_counter()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     config = ModelConfig.from_folder(model_folder)
     kernels = choose_kernels(options.kernels, config, torch.get_num_threads())
-    timings = time_operators(config, kernels, TORCH_DTYPES[dtype])
+    seconds_of = MedianTimer()
+    timings = time_operators(config, kernels, TORCH_DTYPES[dtype], seconds_of)
     spec = timings.hardware(os.cpu_count() or 1, float(psutil.virtual_memory().total))
     logger.info("measured this CPU in %.1f s: %s", time.perf_counter() - started, spec)
+    if seconds_of.spread > MAX_SPREAD:
+        logger.info("others kept this CPU busy (repeats %.0f %% apart): the next engine measures anew", 100 * seconds_of.spread)
+    if seconds_of.spread > spread_before:
+        return
     try:
-        write_measurement(path, spec, timings)
+        write_measurement(path, spec, timings, seconds_of.spread)
     except OSError as error:
         logger.warning("the cost model goes on with assumed rates: the measured ones cannot be kept in %s: %s", path, error)
 
@@ -73,7 +84,7 @@ def time_operators(
     config: ModelConfig, kernels: NativeKernels | None, dtype: torch.dtype, seconds_of: Timer | None = None
 ) -> CpuTimings:
     """Time layers of the config's shapes without attention, and attention alone."""
-    config, seconds_of = narrowed(config), seconds_of or median_seconds
+    config, seconds_of = narrowed(config), seconds_of or MedianTimer()
     ops = PackedOps() if kernels is None else NativeOps(kernels)
     layer_parameters = num_matrix_parameters(config)
     num_layers = _layers_beyond_cache(config, layer_parameters * dtype.itemsize)
@@ -89,15 +100,24 @@ def time_operators(
     )
 
 
-def median_seconds(call: Callable[[], object]) -> float:
-    """Median of repeated calls, after a first one that may still prepare something."""
-    call()
-    seconds: list[float] = []
-    while len(seconds) < MIN_REPEATS or (sum(seconds) < MIN_SECONDS and len(seconds) < MAX_REPEATS):
-        started = time.perf_counter()
+class MedianTimer:
+    """Median of repeated calls, after a first one that may still prepare something.
+
+    ``spread`` is the most by which a median was above its fastest repeat so far, as a share of that.
+    """
+
+    def __init__(self) -> None:
+        self.spread = 0.0
+
+    def __call__(self, call: Callable[[], object]) -> float:
         call()
-        seconds.append(time.perf_counter() - started)
-    return median(seconds)
+        seconds: list[float] = []
+        while len(seconds) < MIN_REPEATS or (sum(seconds) < MIN_SECONDS and len(seconds) < MAX_REPEATS):
+            started = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - started)
+        self.spread = max(self.spread, median(seconds) / min(seconds) - 1)
+        return median(seconds)
 
 
 def narrowed(config: ModelConfig) -> ModelConfig:

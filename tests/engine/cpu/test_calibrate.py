@@ -12,15 +12,15 @@ import torch
 
 from blendserve_core.engine.cpu import calibrate
 from blendserve_core.engine.cpu.calibrate import (
+    MedianTimer,
     measure_cpu_once,
-    median_seconds,
     narrowed,
     num_matrix_parameters,
     time_operators,
 )
 from blendserve_core.engine.cpu.native.choice import choose_kernels
 from blendserve_core.engine.model.config import ModelConfig
-from blendserve_core.perf.measured import POSITIVE_RATES, measured_cpu, measurement_path
+from blendserve_core.perf.measured import POSITIVE_RATES, measured_cpu, measurement_path, read_spread
 from blendserve_core.perf.model_spec import ModelSpec
 from schemas.parameters import EngineOptions
 
@@ -83,8 +83,10 @@ def test_the_median_leaves_out_the_first_run(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(calibrate, "MIN_REPEATS", 3)
     monkeypatch.setattr(calibrate.time, "perf_counter", lambda: next(clock))
     calls: list[None] = []
-    assert median_seconds(lambda: calls.append(None)) == 2.0
+    seconds_of = MedianTimer()
+    assert seconds_of(lambda: calls.append(None)) == 2.0
     assert len(calls) == 4
+    assert seconds_of.spread == 1.0
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def threads_kept():
 
 
 @pytest.mark.usefixtures("threads_kept")
-def test_a_machine_is_measured_once_and_anew_when_the_file_is_broken(
+def test_a_machine_is_measured_once_and_anew_when_it_was_busy_or_the_file_is_broken(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -113,7 +115,14 @@ def test_a_machine_is_measured_once_and_anew_when_the_file_is_broken(
     measure_cpu_once(tiny_model_folder, "float32", options)
     assert "measured" not in caplog.text
 
-    measurement_path(model, "float32", options).write_text("{")
+    caplog.clear()
+    path = measurement_path(model, "float32", options)
+    path.write_text(path.read_text().replace('"spread": 0.0', '"spread": 3.0'))
+    measure_cpu_once(tiny_model_folder, "float32", options)
+    assert "measured this CPU" in caplog.text
+    assert read_spread(path) == 0.0
+
+    path.write_text("{")
     measure_cpu_once(tiny_model_folder, "float32", options)
     assert measured_cpu(model, "float32", options) is not None
 
