@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from correctness import check_attention, check_tokens
+from idle import IdleMeter, MeteredExecutor, MeteredLanes, metered_capture
 from overlap_times import measure_rates, overlap_times
 from random_model import LLAMA_3_8B, config_folder, random_model
 from serving import serve_for, shorter_videos
@@ -28,7 +29,7 @@ from blendserve_core.engine.cpu.calibrate import plain_step
 from blendserve_core.engine.cuda.attention import AttentionSetting, Workspaces
 from blendserve_core.engine.cuda.calibrate import OperatorBench, device_seconds
 from blendserve_core.engine.cuda.executor import CudaExecutor
-from blendserve_core.engine.cuda.graphs import cuda_capture
+from blendserve_core.engine.cuda.graphs import Capture, cuda_capture
 from blendserve_core.engine.cuda.kernels import Kernels, flashinfer_kernels
 from blendserve_core.engine.cuda.kv_pool import DeviceKVPool
 from blendserve_core.engine.cuda.memory import page_bytes
@@ -173,7 +174,7 @@ def roofline(bench: Bench, findings: Findings) -> None:
     config, model = _llama(bench)
     num_rows, context = 512, 1024
     step = plain_step(num_rows, 1, context)
-    runner = _runner(bench, model, len(step.page_indices), Overlap(one_stream(bench.device), {}, _rates(bench)))
+    runner = _runner(bench, model, len(step.page_indices), Overlap(one_stream(bench.device), {}, _rates(bench)), cuda_capture())
 
     def run() -> None:
         hidden, _ = runner.run(step)
@@ -201,13 +202,14 @@ def serving(bench: Bench, findings: Findings) -> None:
     for policy in ("depth-first", "blend"):
         executor = _executor(bench, config, model, workload)
         serve_for(WARM_UP_S, policy, workload, executor, cost)
+        executor.meter.reset()
         served[policy] = found = serve_for(bench.seconds, policy, workload, executor, cost)
-        findings.note(
-            f"serving, {policy}",
-            f"{found.tokens_per_s:,.0f} tokens/s, {found.mean_step_s * 1e3:.1f} ms a step, whole: {found.is_whole}",
-        )
-        findings.note(f"between steps, {policy}", f"{found.gap_share:.1%}, scheduling {found.schedule_share:.1%}",
-                      found.gap_share <= MAX_GAP_SHARE)  # fmt: skip
+        idle_share = executor.meter.seconds() / found.seconds
+        speed = f"{found.tokens_per_s:,.0f} tokens/s, {found.mean_step_s * 1e3:.1f} ms a step"
+        findings.note(f"serving, {policy}", f"{speed}, whole: {found.is_whole}")
+        gaps = f"{idle_share:.1%} of the time, scheduling takes {found.schedule_share:.1%}"
+        findings.note(f"device idle between steps, {policy}", gaps, idle_share <= MAX_GAP_SHARE)
+        findings.details[f"idle share, {policy}"] = idle_share
         del executor
         torch.cuda.empty_cache()
     speed_up = served["blend"].tokens_per_s / served["depth-first"].tokens_per_s
@@ -225,21 +227,23 @@ def _rates(bench: Bench):
     return bench.measured.overlap
 
 
-def _runner(bench: Bench, model: Decoder, num_pages: int, overlap_: Overlap) -> StepRunner:
+def _runner(bench: Bench, model: Decoder, num_pages: int, overlap_: Overlap, capture: Capture) -> StepRunner:
     pool = DeviceKVPool(model.config, num_pages, PAGE_SIZE, DTYPE, bench.device)
     setting = AttentionSetting.make(bench.kernels, model.config, pool, Workspaces.allocate(bench.device), DTYPE, bench.device)
     capacity = Capacity(num_pages, PAGE_SIZE, MAX_STEP_TOKENS, MAX_SEQUENCES, model.config.max_context_tokens)
-    return StepRunner(model, setting, capacity, bench.cost(), overlap_, cuda_capture())
+    return StepRunner(model, setting, capacity, bench.cost(), overlap_, capture)
 
 
-def _executor(bench: Bench, config: ModelConfig, model: Decoder, workload: Workload) -> CudaExecutor:
+def _executor(bench: Bench, config: ModelConfig, model: Decoder, workload: Workload) -> MeteredExecutor:
+    meter = IdleMeter()
     num_pages = int((free_bytes() - WORKSPACE_BYTES) // page_bytes(config, DTYPE, PAGE_SIZE))
-    splits = {num_sms: green_streams(bench.device, num_sms) for num_sms in SM_CHOICES}
-    runner = _runner(bench, model, num_pages, Overlap(one_stream(bench.device), splits, _rates(bench)))
+    splits = {num_sms: MeteredLanes(green_streams(bench.device, num_sms), meter) for num_sms in SM_CHOICES}
+    overlap_ = Overlap(MeteredLanes(one_stream(bench.device), meter), splits, _rates(bench))
+    runner = _runner(bench, model, num_pages, overlap_, metered_capture(cuda_capture(), meter))
     capacity = Capacity(num_pages, PAGE_SIZE, MAX_STEP_TOKENS, MAX_SEQUENCES, config.max_context_tokens)
     requests: RequestTable = workload.requests
     sampler = CudaSampler(Sampler(requests, None), DeviceSampler(bench.kernels), requests)
-    return CudaExecutor(model, runner, sampler, capacity)
+    return MeteredExecutor(CudaExecutor(model, runner, sampler, capacity), meter)
 
 
 SECTIONS: dict[str, Callable[[Bench, Findings], None]] = {

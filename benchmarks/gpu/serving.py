@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from blendserve_core.perf.cost import CostModel
 from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.plan.lengths import estimate_lengths
 from blendserve_core.plan.planner import make_plan
-from blendserve_core.run import run_steps
+from blendserve_core.run import LaunchingExecutor, run_steps
 from blendserve_core.schedule.policies.make import make_policy
 from blendserve_core.schedule.scheduler import Scheduler
 from blendserve_core.schedule.step import Capacity, Executor, StepPlan, StepResult
@@ -28,7 +29,7 @@ def shorter_videos(num_requests: int, rng: np.random.Generator) -> Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a run did in ``seconds``. Of these, ``schedule_share`` is the scheduler's, and ``gap_share`` all that is no step."""
+    """What a run did in ``seconds``, of which ``schedule_share`` is the scheduler's."""
 
     policy: str
     seconds: float
@@ -36,7 +37,6 @@ class Served:
     num_steps: int
     mean_step_s: float
     schedule_share: float
-    gap_share: float
     is_whole: bool
 
     @property
@@ -55,13 +55,22 @@ class EndsAtTrueLength:
     def capacity(self) -> Capacity:
         return self._executor.capacity
 
-    def execute(self, step: StepPlan) -> StepResult:
-        result = self._executor.execute(step)
+    def launch(self, step: StepPlan) -> tuple[StepPlan, Any]:
+        if isinstance(self._executor, LaunchingExecutor):
+            return step, self._executor.launch(step)
+        return step, self._executor.execute(step)
+
+    def finish(self, launched: tuple[StepPlan, Any]) -> StepResult:
+        step, inner = launched
+        result = self._executor.finish(inner) if isinstance(self._executor, LaunchingExecutor) else inner
         sampled = step.is_sampled
         is_last = step.num_outputs[sampled] + 1 >= self._true_output_tokens[step.seq_ids[sampled]]
         # Any other token will do where the model happens to end too early.
         tokens = np.where(result.token_ids == EOS_TOKEN_ID, EOS_TOKEN_ID + 1, result.token_ids)
         return replace(result, token_ids=np.where(is_last, EOS_TOKEN_ID, tokens).astype(np.int32))
+
+    def execute(self, step: StepPlan) -> StepResult:
+        return self.finish(self.launch(step))
 
     def close(self) -> None:
         self._executor.close()
@@ -103,6 +112,5 @@ def serve_for(seconds: float, policy_name: str, workload: Workload, executor: Ex
         num_steps=num_steps,
         mean_step_s=step_s / num_steps,
         schedule_share=schedule_s / spent,
-        gap_share=1 - step_s / spent,
         is_whole=num_finished == requests.num_requests,
     )
