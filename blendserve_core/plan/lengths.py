@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,14 +81,14 @@ def estimate_lengths(
     _check_columns(requests, groups=groups, expected_output_tokens=expected_output_tokens)
     max_tokens = requests.sampling.max_tokens
     if observations is None or len(observations.request) == 0:
-        group, bin_tokens = _prior(max_tokens)
+        distributions = _prior(max_tokens)
     else:
-        group, bin_tokens = _distributions(_groups(tree, groups), requests, observations)
+        distributions = _distributions(_groups(tree, groups), requests, observations)
     known = np.where(requests.sampling.ignore_eos, max_tokens, 0).astype(np.int64)
     if expected_output_tokens is not None:
         believed = np.minimum(np.nan_to_num(expected_output_tokens, nan=0.0), max_tokens).astype(np.int64)
         known = np.where(known > 0, known, np.maximum(believed, 0))
-    return _per_request(*_with_known(group, bin_tokens, known), max_tokens)
+    return _per_request(_with_known(distributions, known), max_tokens)
 
 
 def expected_remaining_tokens(
@@ -131,17 +132,24 @@ def _groups(tree: PrefixTree, column: NDArray | None) -> Groups:
     return groups if column is None else column_groups(column, groups)
 
 
-def _prior(max_tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray]:
+class _Distributions(NamedTuple):
+    """Innermost group of each request [R]; every group's distribution [G, B], and whether it is a guess [G]."""
+
+    group: NDArray[np.int64]
+    bin_tokens: NDArray[np.float64]
+    is_guess: NDArray[np.bool_]
+
+
+def _prior(max_tokens: NDArray[np.int32]) -> _Distributions:
     """Uniform up to twice the prior's share of ``max_tokens``, at least one token: a group per distinct limit."""
     limits, group = np.unique(max_tokens, return_inverse=True)
     middle = (BIN_EDGES[:-1] + BIN_EDGES[1:]) / 2
-    return group, np.maximum(np.outer(limits.astype(np.float64), 2 * PRIOR_SHARE_OF_MAX * middle), 1.0)
+    bin_tokens = np.maximum(np.outer(limits.astype(np.float64), 2 * PRIOR_SHARE_OF_MAX * middle), 1.0)
+    return _Distributions(group, bin_tokens, np.ones(len(limits), np.bool_))
 
 
-def _distributions(
-    groups: Groups, requests: RequestTable, observations: Observations
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Innermost group of each request [R], and every group's distribution [G, B]."""
+def _distributions(groups: Groups, requests: RequestTable, observations: Observations) -> _Distributions:
+    """What the observations tell of every group."""
     seen = observations.request
     # An output cut off at its limit is only known to be at least that long.
     is_finished = observations.is_finished & (observations.num_tokens < requests.sampling.max_tokens[seen])
@@ -158,7 +166,8 @@ def _distributions(
         groups.num_groups,
     )
     num_samples = np.bincount(group, minlength=groups.num_groups)
-    return groups.of_request.astype(np.int64), shrink(groups, bins, num_samples)
+    num_ended = np.bincount(group[is_finished[observation]], minlength=groups.num_groups)
+    return _Distributions(groups.of_request.astype(np.int64), shrink(groups, bins, num_samples), 2 * num_ended <= num_samples)
 
 
 def _in_all_outer_groups(groups: Groups, innermost: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -172,18 +181,21 @@ def _in_all_outer_groups(groups: Groups, innermost: NDArray[np.int64]) -> tuple[
     return np.concatenate([g for g, _ in pairs]), np.concatenate([o for _, o in pairs])
 
 
-def _with_known(
-    group: NDArray[np.int64], bin_tokens: NDArray[np.float64], known: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _with_known(distributions: _Distributions, known: NDArray[np.int64]) -> _Distributions:
     """Give requests of known length (positive) groups of their own, one per length."""
     lengths, position = np.unique(known[known > 0], return_inverse=True)
-    group = group.copy()
-    group[known > 0] = len(bin_tokens) + position
-    return group, np.concatenate([bin_tokens, np.outer(lengths.astype(np.float64), np.ones(NUM_BINS))])
+    group = distributions.group.copy()
+    group[known > 0] = len(distributions.bin_tokens) + position
+    return _Distributions(
+        group,
+        np.concatenate([distributions.bin_tokens, np.outer(lengths.astype(np.float64), np.ones(NUM_BINS))]),
+        np.concatenate([distributions.is_guess, np.zeros(len(lengths), np.bool_)]),
+    )
 
 
-def _per_request(group: NDArray[np.int64], bin_tokens: NDArray[np.float64], max_tokens: NDArray[np.int32]) -> LengthEstimates:
+def _per_request(distributions: _Distributions, max_tokens: NDArray[np.int32]) -> LengthEstimates:
     """Moments of each (group, limit) that occurs, handed to its requests."""
+    group, bin_tokens, is_guess = distributions
     keys, pair = np.unique((group << 32) | max_tokens, return_inverse=True)
     mean, second_moment = capped_moments(bin_tokens[keys >> 32], keys & 0xFFFFFFFF)
     return LengthEstimates(
@@ -192,4 +204,5 @@ def _per_request(group: NDArray[np.int64], bin_tokens: NDArray[np.float64], max_
         group=group.astype(np.int32),
         bin_tokens=bin_tokens.astype(np.float32),
         bin_probability=BIN_PROBABILITY.astype(np.float32),
+        is_guess=is_guess,
     )

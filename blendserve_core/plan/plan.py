@@ -32,6 +32,7 @@ class LengthEstimates:
     group          [R] int32 requests with the same group share one length distribution
     bin_tokens     [G, B] float32 mean length in each probability bin of a group, increasing and not yet capped by max_tokens
     bin_probability [B] float32 probability of each bin
+    is_guess       [G] bool groups in which most outputs were not seen to end: their longer lengths are a guess
     """
 
     mean_tokens: NDArray[np.float32]
@@ -39,6 +40,7 @@ class LengthEstimates:
     group: NDArray[np.int32]
     bin_tokens: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
     bin_probability: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    is_guess: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
 
 @dataclass(frozen=True, slots=True)

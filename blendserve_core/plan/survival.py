@@ -14,12 +14,8 @@ BIN_EDGES = np.concatenate([_COARSE, _TAIL, [1.0]])
 BIN_PROBABILITY = np.diff(BIN_EDGES)
 NUM_BINS = len(BIN_PROBABILITY)
 
-UNSEEN_TAIL = 2.0
-"""What outlives every observation is put at this multiple of the longest: half-way through its life, on average."""
-
-MOSTLY_UNSEEN = 0.5
-"""Where more than this share outlives every observation, nothing but its limit is known of it: any order of magnitude from the
-longest observation to the limit is as likely as another."""
+OUTLIVED = 2.0
+"""A request that has outlived its whole group is put at this multiple of its age: half-way through its life, on average."""
 
 
 def kaplan_meier_bins(
@@ -32,8 +28,8 @@ def kaplan_meier_bins(
 ) -> NDArray[np.float64]:
     """[num_groups, NUM_BINS] mean length in each bin, increasing; nan for groups without observations.
 
-    Observations [K] may be unfinished ("at least this long"): the estimator is Kaplan and Meier's, weighted. No output is
-    longer than ``limit``.
+    Observations [K] may be unfinished ("at least this long"): the estimator is Kaplan and Meier's, weighted. What outlives all
+    of them is taken to end at the rate seen last. No output is longer than ``limit``.
     """
     order = np.lexsort((~is_finished, num_tokens, group))
     indptr = np.searchsorted(group[order], np.arange(num_groups + 1))
@@ -58,10 +54,11 @@ def survival_bins(indptr, num_tokens, is_finished, weight, limit, edges):
                 survival -= mass
             at_risk = max(at_risk - weight[i], weight[i] * 1e-12)
         longest = num_tokens[last - 1]
-        if survival > MOSTLY_UNSEEN:
-            _spread_evenly_in_log(bins[group], edges, 1 - survival, longest, max(limit, longest))
+        remaining = _mean_remaining(num_tokens[first:last], is_finished[first:last], weight[first:last])
+        if remaining > 0.0:
+            _spread_at_constant_rate(bins[group], edges, 1 - survival, longest, remaining, max(limit, longest))
         else:
-            _spread(bins[group], edges, 1 - survival, 1.0, UNSEEN_TAIL * longest)
+            _spread_evenly_in_log(bins[group], edges, 1 - survival, longest, max(limit, longest))
         bins[group] /= np.diff(edges)
     return bins
 
@@ -76,8 +73,32 @@ def _spread(row, edges, start, stop, value):
 
 
 @njit(cache=True)
+def _mean_remaining(num_tokens, is_finished, weight):
+    """Tokens that what is still there goes on for, if it ends at the rate seen among the longer half of ages; 0 if none ended."""
+    for start in (num_tokens[-1] / 2, 0.0):
+        is_older = num_tokens > start
+        num_ended = (weight * (is_older & is_finished)).sum()
+        if num_ended > 0.0:
+            return (weight * is_older * (num_tokens - start)).sum() / num_ended
+    return 0.0
+
+
+@njit(cache=True)
+def _spread_at_constant_rate(row, edges, start, shortest, mean, limit):
+    """Spread the probability mass [start, 1) from ``shortest`` on, exponentially with this mean, up to ``limit``."""
+    for b in range(len(row)):
+        low, high = max(start, edges[b]), edges[b + 1]
+        if high > low:
+            quantile = ((low + high) / 2 - start) / (1 - start)
+            row[b] += (high - low) * min(shortest - mean * np.log(1 - quantile), limit)
+
+
+@njit(cache=True)
 def _spread_evenly_in_log(row, edges, start, shortest, longest):
-    """Spread the probability mass [start, 1) from ``shortest`` to ``longest``, every factor in between as likely."""
+    """Spread the probability mass [start, 1) from ``shortest`` to ``longest``, every factor in between as likely.
+
+    Where nothing has ended, nothing but its limit is known of an output.
+    """
     for b in range(len(row)):
         low, high = max(start, edges[b]), edges[b + 1]
         if high > low:
@@ -102,6 +123,6 @@ def remaining_tokens(bin_tokens, group, age, max_tokens):
                 break
             mass += BIN_PROBABILITY[b]
             total += BIN_PROBABILITY[b] * (bin_tokens[group[i], b] - age[i])
-        expected = total / mass if mass > 0 else (UNSEEN_TAIL - 1) * age[i]
+        expected = total / mass if mass > 0 else (OUTLIVED - 1) * age[i]
         remaining[i] = min(max(expected, 1.0), max(max_tokens[i] - age[i], 0))
     return remaining

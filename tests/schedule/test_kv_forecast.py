@@ -13,6 +13,7 @@ def forecast(bin_tokens, bin_probability, prompts, max_outputs=None, group=None)
         group=np.zeros(num, dtype=np.int32) if group is None else np.array(group, dtype=np.int32),
         bin_tokens=np.array(bin_tokens, dtype=np.float32),
         bin_probability=np.array(bin_probability, dtype=np.float32),
+        is_guess=np.zeros(len(bin_tokens), dtype=np.bool_),
     )
     limits = (np.full(num, 1000) if max_outputs is None else np.array(max_outputs)).astype(np.int32)
     lengths = LengthsSeen(estimates, np.arange(num), limits)

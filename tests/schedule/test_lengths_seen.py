@@ -8,7 +8,7 @@ from blendserve_core.schedule.policies.lengths_seen import PRIOR_SAMPLES, Length
 LIMIT = 4096
 
 
-def lengths_seen(*groups: np.ndarray, requests_each: int = 200) -> LengthsSeen:
+def lengths_seen(*groups: np.ndarray, requests_each: int = 200, is_guess: bool = False) -> LengthsSeen:
     """A group of requests for each row of bins; all are followed."""
     num_requests = len(groups) * requests_each
     estimates = LengthEstimates(
@@ -17,6 +17,7 @@ def lengths_seen(*groups: np.ndarray, requests_each: int = 200) -> LengthsSeen:
         group=np.repeat(np.arange(len(groups), dtype=np.int32), requests_each),
         bin_tokens=np.array(groups, np.float32),
         bin_probability=BIN_PROBABILITY.astype(np.float32),
+        is_guess=np.full(len(groups), is_guess),
     )
     return LengthsSeen(estimates, np.arange(num_requests), np.full(num_requests, LIMIT, np.int32))
 
@@ -72,3 +73,13 @@ def test_no_length_is_put_beyond_the_limit():
     seen.refresh(np.arange(100), np.full(100, LIMIT - 10, np.int32))
     assert seen.bin_tokens.max() <= 2 * LIMIT
     assert (np.diff(seen.bin_tokens[0]) >= -1e-6).all()
+
+
+def test_a_guess_stands_until_something_ends_and_is_forgotten_then():
+    seen = lengths_seen(SPREAD, is_guess=True)
+    seen.refresh(np.arange(50), np.full(50, 400, np.int32))
+    assert mean(seen) == pytest.approx(mean(lengths_seen(SPREAD)))
+    seen.observe(np.arange(50, 60), np.full(10, 300, np.int32))
+    seen.refresh(np.arange(50), np.full(50, 400, np.int32))
+    # Ten ended in 50 x 200 + 10 x 100 tokens beyond the age of 200: the rest goes on for 1,100 more on average.
+    assert mean(seen) == pytest.approx((10 * 300 + 50 * (400 + 1100)) / 60, rel=0.1)

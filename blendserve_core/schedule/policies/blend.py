@@ -34,8 +34,8 @@ class BlendSettings:
     forecast_every: int = 16
     forecast_pause: int = 4
     fill: float = 0.98
-    reserve: float = 2.5
-    hard_reserve: float = 1.25
+    reserve: float = 5.0
+    hard_reserve: float = 2.5
     max_reserve: float = 0.5
     reserve_window: int = 512
     max_backfill: int = 16
@@ -83,8 +83,6 @@ class Blend:
         self._is_forecast_stale = False
         self._left_kv_tokens = 0.0
         self._left_is_full = False
-        self._left_slack_tokens = 0.0
-        self._num_not_in_forecast = 0
         self._left_budget = 0
 
     @property
@@ -131,6 +129,7 @@ class Blend:
         request = self._left.peek()
         if request is None or not (is_alone or self._has_room_on_the_left(request, load)):
             return None
+        self._forecasts.both.add(request, int(self._num_outputs[request]))
         return self._left.take(request)
 
     def put_back(self, request: int, *, retracted: bool) -> None:
@@ -173,8 +172,6 @@ class Blend:
         self._lengths.refresh(begun, self._num_outputs[begun])
         self._forecasts.right.rebuild(running, self._num_outputs[running])
         self._forecasts.both.rebuild(load.running, load.num_outputs)
-        self._left_slack_tokens = self._left_limit - self._forecasts.both.peak_tokens
-        self._num_not_in_forecast = 0
         window = max(self._settings.reserve_window, self._left.num_waiting // 2)
         num_prefill_tokens = self._balance.prefill_tokens(load.num_decode_tokens, self._num_kv_tokens)
         self._left_kv_tokens = self._demand.kv_tokens(num_prefill_tokens, self._left.position, window)
@@ -204,27 +201,13 @@ class Blend:
         num_outputs = int(self._num_outputs[request])
         self._forecasts.right.add(request, num_outputs)
         self._forecasts.both.add(request, num_outputs)
-        self._left_slack_tokens = min(self._left_slack_tokens, self._left_limit - self._forecasts.both.peak_tokens)
         self._num_right_running += 1
         return self._right.take(request)
-
-    @property
-    def _left_limit(self) -> float:
-        return self._settings.fill * self._num_kv_tokens
 
     def _has_room_on_the_left(self, request: int, load: Load) -> bool:
         """Whether the step has room for more prompt tokens, and the pool for the KV to come of this request."""
         if load.num_prefill_tokens >= self._left_budget or self._left_is_full:
             return False
-        # Asking the forecast costs more than most admissions are worth; while all may get as long as they can it is not asked.
-        num_most = int(self._num_own_tokens[request]) + self._forecasts.both.longest_tokens(request)
-        if num_most <= self._left_slack_tokens:
-            self._left_slack_tokens -= num_most
-            self._num_not_in_forecast += 1
-        elif self._num_not_in_forecast:
-            self._left_is_full = self._is_forecast_stale = True
-        else:
-            self._left_is_full = not self._forecasts.both.fits(request, int(self._num_outputs[request]), self._left_limit)
-            if not self._left_is_full:
-                self._forecasts.both.add(request, int(self._num_outputs[request]))
+        limit = self._settings.fill * self._num_kv_tokens
+        self._left_is_full = not self._forecasts.both.fits(request, int(self._num_outputs[request]), limit)
         return not self._left_is_full

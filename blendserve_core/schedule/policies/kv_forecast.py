@@ -42,15 +42,6 @@ class KvForecast:
         self._horizon = horizon_steps(int(max_outputs.max(initial=1)))
         self._expected = np.zeros(len(self._horizon))
 
-    @property
-    def peak_tokens(self) -> float:
-        """The most KV tokens expected at any time to come."""
-        return float(self._expected.max())
-
-    def longest_tokens(self, request: int) -> float:
-        """Output tokens that a request of this kind may get to, by what is known of it."""
-        return min(float(self._lengths.bin_tokens[self._group[request], -1]), float(self._max_outputs[request]))
-
     def rebuild(self, running: NDArray[np.int64], num_outputs: NDArray[np.int32]) -> None:
         """Forget the forecast and make it anew from what runs; prompts that are not all computed yet count in full."""
         self._expected[:] = 0.0

@@ -16,7 +16,7 @@ CELL_GROWTH = 1.02
 """Lengths are counted in cells this much wider than the one before."""
 
 PRIOR_SAMPLES = 4.0
-"""The plan's estimate of a group counts as so many outputs that ended."""
+"""The plan's estimate of a group counts as so many outputs that ended, where it is not a guess."""
 
 
 class LengthsSeen:
@@ -30,6 +30,7 @@ class LengthsSeen:
         self._group = estimates.group
         self._limit = float(max_outputs[requests].max(initial=1))
         self._followed = _groups_to_follow(estimates, requests)
+        self._is_guess = estimates.is_guess[self._followed]
         self._slot = np.full(len(self.bin_tokens), -1, dtype=np.int64)
         self._slot[self._followed] = np.arange(len(self._followed))
         num_cells = int(np.log(max(self._limit, 2.0)) / np.log(CELL_GROWTH)) + 2
@@ -38,7 +39,7 @@ class LengthsSeen:
         self._prior = self._count(
             np.repeat(np.arange(len(self._followed)), self.bin_tokens.shape[1]),
             self.bin_tokens[self._followed].ravel(),
-            np.tile(PRIOR_SAMPLES * estimates.bin_probability, len(self._followed)),
+            np.outer(np.where(self._is_guess, 0.0, PRIOR_SAMPLES), estimates.bin_probability).ravel(),
         )
 
     def observe(self, requests: NDArray[np.int64], num_outputs: NDArray[np.int32]) -> None:
@@ -52,7 +53,8 @@ class LengthsSeen:
         slot = self._slot[self._group[running]]
         is_followed = (slot >= 0) & (num_outputs > 0)
         still_running = self._count(slot[is_followed], num_outputs[is_followed])
-        is_news = (self._ended.any(axis=1)) | (still_running.any(axis=1))
+        # A guess is as good as another until a first output has ended.
+        is_news = self._ended.any(axis=1) | (still_running.any(axis=1) & ~self._is_guess)
         if is_news.any():
             bins = self._estimate((self._prior + self._ended)[is_news], still_running[is_news])
             self.bin_tokens[self._followed[is_news]] = bins
