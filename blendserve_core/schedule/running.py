@@ -42,7 +42,7 @@ class RunningArrays(NamedTuple):
     num_computed: NDArray[np.int32]
     num_outputs: NDArray[np.int32]
     num_new: NDArray[np.int32]
-    rows: NDArray[Any]
+    rows: Any  # fields of its records are attributes in compiled code only
 
 
 class Running:
