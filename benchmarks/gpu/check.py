@@ -23,7 +23,7 @@ from correctness import check_attention, check_tokens
 from idle import IdleMeter, MeteredExecutor, MeteredLanes, metered_capture
 from overlap_times import measure_rates, overlap_times
 from random_model import LLAMA_3_8B, config_folder, random_model
-from serving import serve_for, shorter_videos
+from serving_time import serve_for, shorter_videos
 
 from blendserve_core.engine.cpu.calibrate import plain_step
 from blendserve_core.engine.cuda.attention import AttentionSetting, Workspaces
@@ -198,6 +198,7 @@ def serving(bench: Bench, findings: Findings) -> None:
     config, model = _llama(bench)
     cost = bench.cost()
     workload = mixed_workload(PAPER_TRACES[2], NUM_REQUESTS, cost, seed=0, long_output=shorter_videos, max_tokens=MAX_TOKENS)
+    workload = workload.for_model(config.vocab_size)
     served = {}
     for policy in ("depth-first", "blend"):
         executor = _executor(bench, config, model, workload)

@@ -74,7 +74,7 @@ def _spread(row, edges, start, stop, value):
 
 @njit(cache=True)
 def _mean_remaining(num_tokens, is_finished, weight):
-    """Tokens that what is still there goes on for, if it ends at the rate seen among the longer half of ages; 0 if none ended."""
+    """How long what is still there goes on if it ends at the rate seen in the longer half of ages; 0 if none has ended."""
     for start in (num_tokens[-1] / 2, 0.0):
         is_older = num_tokens > start
         num_ended = (weight * (is_older & is_finished)).sum()

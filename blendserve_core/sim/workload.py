@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numba
@@ -15,7 +15,8 @@ from blendserve_core.sim.lengths import Lengths, LengthSource, burst_like, evenl
 from blendserve_core.sim.mix import MixTarget, mix_counts, typical_draw
 from blendserve_core.sim.request_file import has_prompts, read_lengths, read_prompts
 
-VOCAB_SIZE = 128_000
+VOCAB_SIZE = 2**31 - 1
+"""So many that prompts share by chance nothing beyond their prefixes; a simulation embeds none of them."""
 EOS_TOKEN_ID = 2
 MAX_TOKENS = 131_072
 
@@ -26,6 +27,12 @@ class Workload:
 
     requests: RequestTable
     true_output_tokens: NDArray[np.int32]
+
+    def for_model(self, vocab_size: int) -> Workload:
+        """The same with token ids that a real model can embed; what is shared stays shared."""
+        first = EOS_TOKEN_ID + 1
+        token_ids = first + (self.requests.token_ids - first) % (vocab_size - first)
+        return replace(self, requests=replace(self.requests, token_ids=token_ids.astype(np.int32)))
 
 
 def mixed_workload(

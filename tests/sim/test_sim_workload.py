@@ -5,7 +5,7 @@ from blendserve_core.perf.cost import CostModel, density
 from blendserve_core.perf.hardware import a100_80gb
 from blendserve_core.perf.presets import llama_3_8b
 from blendserve_core.plan.build_tree import build_tree
-from blendserve_core.sim.lengths import Lengths
+from blendserve_core.sim.lengths import Lengths, mmlu_like
 from blendserve_core.sim.mix import PAPER_TRACES, MixTarget
 from blendserve_core.sim.workload import EOS_TOKEN_ID, mixed_workload, synthesize
 
@@ -65,3 +65,12 @@ def test_the_request_table_says_nothing_about_true_lengths(cost):
     requests = mixed_workload(PAPER_TRACES[1], 2000, cost, seed=0).requests
     assert len(np.unique(requests.sampling.max_tokens)) == 1
     assert EOS_TOKEN_ID not in requests.token_ids
+
+
+def test_a_real_model_gets_ids_it_knows_and_prompts_share_what_they_did():
+    workload = synthesize([mmlu_like(60, np.random.default_rng(0))], np.random.default_rng(0))
+    folded = workload.for_model(1000)
+    assert EOS_TOKEN_ID < folded.requests.token_ids.min() <= folded.requests.token_ids.max() < 1000
+    assert build_tree(folded.requests).num_unique_tokens == pytest.approx(
+        build_tree(workload.requests).num_unique_tokens, rel=1e-3
+    )

@@ -75,7 +75,8 @@ class LengthsSeen:
         num_cells = len(self._cell_tokens)
         cell = np.rint(np.log(np.maximum(num_tokens, 1)) / np.log(CELL_GROWTH)).astype(np.int64)
         index = slot * num_cells + np.minimum(cell, num_cells - 1)
-        return np.bincount(index, weight, minlength=len(self._followed) * num_cells).reshape(-1, num_cells)
+        counts = np.bincount(index, weight, minlength=len(self._followed) * num_cells)
+        return counts.astype(np.float64).reshape(-1, num_cells)
 
 
 def _groups_to_follow(estimates: LengthEstimates, requests: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from schemas.parameters import EngineOptions
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "gpu"))
 import correctness
 import overlap_times
-import serving
+import serving_time
 from random_model import TINY, random_model_folder
 
 
@@ -91,6 +91,6 @@ def test_serving_counts_every_token_of_a_workload(policy: str) -> None:
     cost = CostModel(llama_3_8b(), h200())
     # An executor that never ends a sequence by itself.
     endless = SimulatedExecutor(cost, np.full(num, 1000), EOS_TOKEN_ID, simulated_capacity(cost))
-    served = serving.serve_for(60.0, policy, workload, endless, cost)
+    served = serving_time.serve_for(60.0, policy, workload, endless, cost)
     assert served.num_tokens == num * 45
     assert served.is_whole
