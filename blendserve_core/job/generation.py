@@ -64,7 +64,8 @@ def run_engine_once(
         staged_folder=str(job.workspace.staged),
         plan_folder=str(plan_folder),
         output_folder=str(output_folder),
-        done_folders=[str(folder) for folder in job.workspace.engine_folders],
+        # Its own folder may not be there yet, but will have finished rows should the engine have to be started again.
+        done_folders=sorted({str(folder) for folder in [*job.workspace.engine_folders, output_folder]}),
         model_folder=str(job.model_folder),
         policy=policy,
         dtype=job.parameters.dtype,

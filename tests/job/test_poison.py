@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from tiny_requests import write_requests
 
+from blendserve_core.data.parts import finished_keys
 from blendserve_core.job.attempts import engine_runs
 from blendserve_core.job.job import Job
 from blendserve_core.job.prepare import prepare
 from blendserve_core.job.run import run_job
 from blendserve_core.plan.plan import Plan
 from blendserve_core.shard import supervise
-from blendserve_core.shard.suspects import TWICE
+from blendserve_core.shard.suspects import SUSPECTS_FILE, TWICE
 from schemas.parameters import EngineOptions, JobParameters, SamplingDefaults
 
 POISON = 5
@@ -52,7 +53,11 @@ def test_the_row_becomes_an_error_its_shard_goes_on_and_the_other_shard_never_no
     errors = {number: row["error"] for number, row in enumerate(rows) if row["error"]}
     assert errors == {POISON: {"type": "engine_died", "message": TWICE, "stage": "generate"}}
     assert (manifest.num_rows, manifest.num_errors) == (6, 1)
+    finished = finished_keys(job.workspace.engine_folders)[0].tolist()
+    assert sorted(finished) == list(range(6)), "a row that was finished was generated again"
     plan = Plan.load(job.workspace.plan)
     poisoned = next(shard.rank for shard in plan.shards if POISON in shard.order)
-    assert len(engine_runs(job.workspace.shard(poisoned))) > 2
-    assert len(engine_runs(job.workspace.shard(1 - poisoned))) == 1
+    other = job.workspace.shard(1 - poisoned)
+    assert (job.workspace.shard(poisoned) / SUSPECTS_FILE).exists()
+    assert not (other / SUSPECTS_FILE).exists()
+    assert len(engine_runs(other)) == 1
