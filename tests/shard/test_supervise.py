@@ -25,12 +25,12 @@ from schemas.manifest import Progress
 from schemas.parameters import EngineOptions, JobParameters, SamplingDefaults
 from schemas.shard import EngineSpec
 
-NUM_REQUESTS = 12
+NUM_REQUESTS, MAX_TOKENS = 12, 200
 
 
 @pytest.fixture(scope="session")
 def shard(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A staged and planned job of twelve requests with long outputs, two of which run at a time."""
+    """A staged and planned job of twelve requests with outputs so long that an engine can be stopped half-way."""
     from tiny_requests import write_requests
 
     folder = tmp_path_factory.mktemp("shard")
@@ -38,7 +38,7 @@ def shard(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         requests=str(write_requests(folder / "requests.parquet")),
         output=str(folder),
         model=str(tiny_model_folder),
-        sampling=SamplingDefaults(max_tokens=150, temperature=1.0, ignore_eos=True),
+        sampling=SamplingDefaults(max_tokens=MAX_TOKENS, temperature=1.0, ignore_eos=True),
     )
     stage(parameters, open_source(parameters), PromptTokenizer.load(tiny_model_folder), 256, folder / "staged")
     requests = RequestTable.load(folder / "staged")
@@ -60,7 +60,7 @@ def spec(shard: Path, tiny_model_folder: Path, tmp_path: Path) -> EngineSpec:
         policy="depth-first",
         dtype="float32",
         seed=0,
-        engine=EngineOptions(max_sequences=2, kv_cache_tokens=1024, threads=1),
+        engine=EngineOptions(max_sequences=1, kv_cache_tokens=1024, threads=1),
     )
 
 
@@ -100,7 +100,7 @@ def test_an_engine_tells_how_far_it_is(spec: EngineSpec, expected: dict[int, lis
     manifest = run_engine(spec, heard.append)
     assert heard
     assert heard[-1].num_total == manifest.num_sequences == NUM_REQUESTS
-    assert manifest.num_output_tokens == 150 * NUM_REQUESTS
+    assert manifest.num_output_tokens == MAX_TOKENS * NUM_REQUESTS
     assert not manifest.interrupted
     assert outputs(spec) == expected
 
@@ -108,11 +108,12 @@ def test_an_engine_tells_how_far_it_is(spec: EngineSpec, expected: dict[int, lis
 def test_an_engine_that_is_told_to_stop_keeps_what_is_done_and_what_is_half_done(
     spec: EngineSpec, expected: dict[int, list[int]]
 ) -> None:
-    def stop(_: Progress) -> None:
-        raise Stopped
+    def stop_half_way(progress: Progress) -> None:
+        if progress.num_running:
+            raise Stopped
 
     with pytest.raises(Stopped):
-        run_engine(spec, stop)
+        run_engine(spec, stop_half_way)
     half_done = load_unfinished([Path(spec.output_folder)])
     assert half_done
     for request, token_ids in half_done.items():
