@@ -60,7 +60,7 @@ class Sizes:
     main: int = 200_000
     paper: int = 400_000
     models: int = 100_000
-    small: int = 40_000
+    small: int = 20_000
     seeds: tuple[int, ...] = (0, 1, 2)
     true_seeds: tuple[int, ...] = (0,)
     small_output: int = 2048
