@@ -1,6 +1,8 @@
 """Engine, flow and both are killed at random moments; the job ends with what it would have had undisturbed.
 
-Both jobs use float32: in bfloat16 a token may depend on which others share its step, and so on when somebody was killed.
+All jobs use float32: in bfloat16 a token may depend on which others share its step, and so on when somebody was killed. On the
+demo model they are greedy, too: float32 rounds differently in other company as well, by about 1e-6 of a probability, and with
+49,000 tokens one draw in some thousand lies that close to the next token.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def write_requests(path: Path, num_rows: int, max_tokens: int) -> Path:
     return path
 
 
-def parameters(requests: Path, output: Path, model: str) -> JobParameters:
+def parameters(requests: Path, output: Path, model: str, temperature: float = 1.0) -> JobParameters:
     return JobParameters(
         requests=str(requests),
         output=str(output),
@@ -40,7 +42,7 @@ def parameters(requests: Path, output: Path, model: str) -> JobParameters:
         dtype="float32",
         shards=2,
         sample_fraction=0.0,
-        sampling=SamplingDefaults(temperature=1.0, seed=3),
+        sampling=SamplingDefaults(temperature=temperature, seed=3),
         engine=EngineOptions(kv_cache_tokens=2048, max_sequences=4, threads=1),
     )
 
@@ -64,16 +66,16 @@ def test_a_job_that_is_killed_a_few_times_ends_as_if_it_never_was(tiny_model_fol
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("model", "num_rows", "max_tokens"), [("tiny", 600, 120), ("demo", 160, 24)])
+@pytest.mark.parametrize(("model", "num_rows", "max_tokens", "temperature"), [("tiny", 600, 120, 1.0), ("demo", 160, 24, 0.0)])
 def test_fifty_kills_change_no_byte(
-    model: str, num_rows: int, max_tokens: int, tiny_model_folder: Path, tmp_path: Path
+    model: str, num_rows: int, max_tokens: int, temperature: float, tiny_model_folder: Path, tmp_path: Path
 ) -> None:
     folder = str(tiny_model_folder) if model == "tiny" else model
     requests = write_requests(tmp_path / "requests.parquet", num_rows, max_tokens)
-    run_job(parameters(requests, tmp_path / "undisturbed", folder))
+    run_job(parameters(requests, tmp_path / "undisturbed", folder, temperature))
     expected, kills = generated(tmp_path / "undisturbed"), Counter()
     for seed in range(50):
-        job = KilledJob(parameters(requests, tmp_path / f"killed-{seed}", folder), seed)
+        job = KilledJob(parameters(requests, tmp_path / f"killed-{seed}", folder, temperature), seed)
         job.run(NUM_KILLS - kills.total())
         assert differences(generated(tmp_path / f"killed-{seed}"), expected) == [], dict(job.kills)
         kills += job.kills
