@@ -41,7 +41,7 @@ def take_over(earlier: EarlierOutput, requests: RequestTable, digests: NDArray[n
     is_reused = earlier_row >= 0
     request_of = np.full(len(earlier.digest), -1, dtype=np.int64)
     request_of[earlier_row[is_reused]] = np.flatnonzero(is_reused)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     with written_whole(folder / "part-000000.parquet") as path, parquet_writer(path, GENERATION_SCHEMA) as writer:
         for batch in _outcomes(earlier.parts, request_of, requests):
             writer.write_batch(batch)
