@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from schemas.parameters import DtypeName, EngineOptions
 PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
 # Shares of the prompts: many short ones of opposite demand with and without a shared prefix, a few long ones.
 FAMILIES = {"mmlu_5shot": 0.3, "gsm8k_8shot": 0.2, "mixed_instructions": 0.3, "mmlu_raw": 0.17, "qmsum_meetings": 0.03}
-MAX_PROMPT_TOKENS = 4096
+MAX_PROMPT_TOKENS = 4200
+MAX_PROMPT_CHARACTERS = 6 * MAX_PROMPT_TOKENS  # a longer text has more tokens than that for certain: it is not tokenized
 RUN_LENGTH = 5  # neighbours in a file share prefixes
 
 
@@ -50,19 +53,21 @@ def real_prompts(tokenizer: PromptTokenizer, num_prompts: int, max_tokens: int) 
     for family, share in FAMILIES.items():
         rows = pl.read_parquet(PROMPTS / f"{family}.parquet").to_dicts()
         wanted = max(1, round(share * num_prompts))
-        chosen = [prompt for row in rows_in_runs(rows, 4 * wanted) if (prompt := to_prompt(tokenizer, family, row, max_tokens))]
-        found += chosen[:wanted]
+        prompts = (to_prompt(tokenizer, family, row, max_tokens) for row in rows_in_runs(rows))
+        found += islice((prompt for prompt in prompts if prompt is not None), wanted)
     return found
 
 
-def rows_in_runs(rows: list[dict[str, Any]], num_rows: int) -> list[dict[str, Any]]:
-    starts = np.random.default_rng(0).permutation(max(1, len(rows) // RUN_LENGTH))[: -(-num_rows // RUN_LENGTH)]
-    return [row for start in starts for row in rows[start * RUN_LENGTH : (start + 1) * RUN_LENGTH]]
+def rows_in_runs(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for start in np.random.default_rng(0).permutation(max(1, len(rows) // RUN_LENGTH)):
+        yield from rows[start * RUN_LENGTH : (start + 1) * RUN_LENGTH]
 
 
 def to_prompt(tokenizer: PromptTokenizer, family: str, row: dict[str, Any], max_tokens: int) -> Prompt | None:
     """None for a prompt that is too long."""
     if "messages" in row:
+        if sum(len(message["content"]) for message in row["messages"]) > MAX_PROMPT_CHARACTERS:
+            return None
         token_ids = tokenizer.encode_messages(row["messages"])
     else:
         choices = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", row["choices"], strict=True))
