@@ -28,7 +28,8 @@ class BlendSettings:
     fill             share of the pool that the forecast may reach
     reserve          KV kept free of forecasts, over what the compute-intensive side holds on average
     hard_reserve     the same, but memory-intensive requests that have outgrown their forecast are put off to keep it
-    max_reserve      share of the pool that may be reserved
+    max_spare        share of the pool that may be reserved beyond what the compute-intensive side holds on average
+    max_reserve      share of the pool that may be reserved in all
     """
 
     forecast_every: int = 16
@@ -36,6 +37,7 @@ class BlendSettings:
     fill: float = 0.98
     reserve: float = 5.0
     hard_reserve: float = 2.5
+    max_spare: float = 0.08
     max_reserve: float = 0.5
     reserve_window: int = 512
     max_backfill: int = 16
@@ -177,7 +179,8 @@ class Blend:
         self._left_kv_tokens = self._demand.kv_tokens(num_prefill_tokens, self._left.position, window)
 
     def _reserve_tokens(self, factor: float) -> float:
-        return min(factor * self._left_kv_tokens, self._settings.max_reserve * self._num_kv_tokens)
+        spare = min((factor - 1.0) * self._left_kv_tokens, self._settings.max_spare * self._num_kv_tokens)
+        return min(self._left_kv_tokens + spare, self._settings.max_reserve * self._num_kv_tokens)
 
     def _find_on_the_right(self, *, is_alone: bool) -> int | None:
         """The next memory-intensive request that fits; when the first does not, shorter ones behind it are tried.
