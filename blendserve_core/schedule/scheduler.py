@@ -127,7 +127,7 @@ class Scheduler:
         limit = self._capacity.max_step_tokens - num_decodes
         budget = min(limit, self._policy.prefill_budget(load, limit))
         left, num_promised = self._memory.continue_prefills(budget, self.counters.num_steps)
-        return num_decodes + budget - self._admit(left, num_promised, load)
+        return num_decodes + budget - self._admit(budget, left, num_promised, load)
 
     def _grow_decodes(self) -> tuple[int, int]:
         """Decodes, all with room for their token, and the KV tokens they read; retracts the newest rows until that holds."""
@@ -137,12 +137,10 @@ class Scheduler:
             self._retract(self._running.num - 1)
         return grown
 
-    def _admit(self, budget: int, num_promised: int, load: Load) -> int:
-        """Let in what the policy offers while there is budget, a row and room. Returns the budget left."""
-        left = budget
+    def _admit(self, budget: int, left: int, num_promised: int, load: Load) -> int:
+        """Let in what the policy offers while some of the budget is left, a row and room. Returns the budget left."""
         while left > 0 and not self._running.is_full:
-            num_prefill_tokens = load.num_prefill_tokens + budget - left
-            request = self._policy.next(self._load(load.num_decode_tokens, num_prefill_tokens, load.num_kv_tokens_read))
+            request = self._policy.next(self._load(load.num_decode_tokens, budget - left, load.num_kv_tokens_read))
             if request is None:
                 break
             if self._is_hopeless(request):
@@ -232,15 +230,15 @@ class Scheduler:
     def _load(self, num_decode_tokens: int, num_prefill_tokens: int, num_kv_tokens_read: int) -> Load:
         running, num = self._running.columns, self._running.num
         return Load(
-            running=running.seq_ids[:num],
-            kv_lens=running.num_computed[:num],
-            num_outputs=running.num_outputs[:num],
-            num_free_pages=self._memory.num_available_pages,
-            num_pages=self._capacity.num_pages,
-            page_size=self._capacity.page_size,
-            num_decode_tokens=num_decode_tokens,
-            num_prefill_tokens=num_prefill_tokens,
-            num_kv_tokens_read=num_kv_tokens_read,
+            running.seq_ids[:num],
+            running.num_computed[:num],
+            running.num_outputs[:num],
+            self._memory.num_available_pages,
+            self._capacity.num_pages,
+            self._capacity.page_size,
+            num_decode_tokens,
+            num_prefill_tokens,
+            num_kv_tokens_read,
         )
 
     def _hand_out(self) -> StepPlan:

@@ -87,7 +87,7 @@ def test_a_request_that_holds_more_than_expected_leaves_less_room():
     admitted = admit(blend)
     finish(blend, *admitted[8:])
     running = admitted[:8]
-    blend.prefill_budget(replace(load(running, [0] * 8), kv_lens=np.full(8, 80, dtype=np.int32)), 512)
+    blend.prefill_budget(load(running, [0] * 8)._replace(kv_lens=np.full(8, 80, dtype=np.int32)), 512)
     assert blend.next(load(running)) is None
 
 
