@@ -17,7 +17,7 @@ import torch
 from real_prompts import real_prompts
 from torch import Tensor
 
-from blendserve_core.engine.cpu.calibrate import plain_step
+from blendserve_core.engine.cpu.attention_times import plain_step
 from blendserve_core.engine.cpu.native.choice import choose_kernels
 from blendserve_core.engine.load import PAGE_SIZE, make_attention, make_ops
 from blendserve_core.engine.model.config import ModelConfig

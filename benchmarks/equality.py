@@ -54,7 +54,7 @@ class Engine:
 
     def _cascade(self) -> Served:
         """Shared prefixes are read once whether that pays or not."""
-        with patch.object(grouping, "shared_readers", grouping.prefix_readers):
+        with patch.object(grouping, "shared_readers", lambda step, _costs: grouping.prefix_readers(step)):
             return self._serve()
 
 

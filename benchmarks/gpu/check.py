@@ -25,7 +25,7 @@ from overlap_times import measure_rates, overlap_times
 from random_model import LLAMA_3_8B, config_folder, random_model
 from serving_time import serve_for, shorter_videos
 
-from blendserve_core.engine.cpu.calibrate import plain_step
+from blendserve_core.engine.cpu.attention_times import plain_step
 from blendserve_core.engine.cuda.attention import AttentionSetting, Workspaces
 from blendserve_core.engine.cuda.calibrate import OperatorBench, device_seconds
 from blendserve_core.engine.cuda.executor import CudaExecutor

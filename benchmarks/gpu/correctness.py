@@ -11,7 +11,7 @@ from random_model import TINY, random_model_folder
 from torch import Tensor
 
 from blendserve_core.engine.cpu.attention import TorchAttention
-from blendserve_core.engine.cpu.calibrate import plain_step
+from blendserve_core.engine.cpu.attention_times import plain_step
 from blendserve_core.engine.cuda.attention import AttentionSetting, NanoBatchAttention, Workspaces
 from blendserve_core.engine.cuda.batch import batch_arrays
 from blendserve_core.engine.cuda.kernels import Kernels

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from blendserve_core.engine.cpu.calibrate import plain_step
+from blendserve_core.engine.cpu.attention_times import plain_step
 from blendserve_core.engine.cuda.calibrate import MAX_CONTEXT, OVERLAPPED_ROWS, OperatorBench
 from blendserve_core.engine.cuda.lanes import Lanes
 

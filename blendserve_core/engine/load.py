@@ -21,6 +21,11 @@ from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.ops import TorchOps
 from blendserve_core.engine.model.weights import load_decoder
 from blendserve_core.engine.traced import TracedAttention, TracedOps
+from blendserve_core.perf.cascade import CascadeCosts
+from blendserve_core.perf.cost import CostModel
+from blendserve_core.perf.measured import measured_cascade, measured_cpu
+from blendserve_core.perf.model_spec import ModelSpec
+from blendserve_core.perf.step_budget import StepBudget, step_budget
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.step import Capacity
 from blendserve_core.trace import Tracer
@@ -28,9 +33,6 @@ from schemas.parameters import DtypeName, EngineOptions
 
 PAGE_SIZE = 16
 TORCH_DTYPES: dict[DtypeName, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-# A step's time hardly grows up to about 128 decode rows; more prompt tokens than this gain nothing and delay the decodes.
-MAX_STEP_TOKENS = 768
-MAX_SEQUENCES = 256
 # The KV pool takes at most this share of the memory left beside the model, and this much.
 MEMORY_SHARE = 0.5
 MAX_KV_BYTES = 4 * 2**30
@@ -54,8 +56,11 @@ def load_cpu_executor(
     kernels = choose_kernels(options.kernels, config, torch.get_num_threads())
     ops = make_ops(kernels, batch_invariant=options.batch_invariant)
     model = load_decoder(model_folder, ops if tracer is None else TracedOps(ops, tracer), number_format)
-    capacity = plan_capacity(config, requests, number_format, options, free_memory_bytes() // num_engines)
-    attention = make_attention(kernels, config, capacity, number_format, cascade=not options.batch_invariant)
+    spec, available_bytes = ModelSpec.from_config(model_folder, dtype=dtype), free_memory_bytes() // num_engines
+    budget = measured_budget(spec, dtype, options, available_bytes, num_engines)
+    capacity = plan_capacity(config, requests, number_format, options, available_bytes, budget)
+    cascade = None if options.batch_invariant else measured_cascade(spec, dtype, options)
+    attention = make_attention(kernels, config, capacity, number_format, cascade)
     if tracer is not None:
         attention = TracedAttention(attention, tracer)
     grammars = load_grammars(model_folder, requests, torch.get_num_threads())
@@ -78,18 +83,40 @@ def make_ops(kernels: NativeKernels | None, *, batch_invariant: bool = False) ->
 
 
 def make_attention(
-    kernels: NativeKernels | None, config: ModelConfig, capacity: Capacity, dtype: torch.dtype, *, cascade: bool = True
+    kernels: NativeKernels | None,
+    config: ModelConfig,
+    capacity: Capacity,
+    dtype: torch.dtype,
+    cascade: CascadeCosts | None = None,
 ) -> PagedAttention:
+    """Without ``cascade`` every row reads its own context, shared or not."""
     if kernels is None:
         return TorchAttention(config, capacity.num_pages, capacity.page_size, dtype)
-    return NativeAttention(config, kernels, capacity.num_pages, dtype, cascade=cascade)
+    return NativeAttention(config, kernels, capacity.num_pages, dtype, cascade)
+
+
+def measured_budget(
+    model: ModelSpec, dtype: DtypeName, options: EngineOptions, available_bytes: int, num_engines: int = 1
+) -> StepBudget:
+    """How wide steps should be on this machine; usual ones where it was not measured yet."""
+    hardware = measured_cpu(model, dtype, options)
+    if hardware is None:
+        return StepBudget()
+    if options.threads is None:
+        hardware = hardware.shared_by(num_engines)
+    return step_budget(CostModel(model, hardware, engine="sequential"), available_bytes)
 
 
 def plan_capacity(
-    config: ModelConfig, requests: RequestTable, dtype: torch.dtype, options: EngineOptions, available_bytes: int
+    config: ModelConfig,
+    requests: RequestTable,
+    dtype: torch.dtype,
+    options: EngineOptions,
+    available_bytes: int,
+    budget: StepBudget,
 ) -> Capacity:
-    """Size the engine from the options, else from what the requests can use at most and the memory there is."""
-    max_sequences = options.max_sequences or MAX_SEQUENCES
+    """Size the engine from the options, else from the budget, what the requests can use at most, and the memory there is."""
+    max_sequences = options.max_sequences or budget.max_sequences
     page_bytes = 2 * config.num_layers * config.kv_size * dtype.itemsize * PAGE_SIZE
     if options.kv_cache_tokens is not None:
         num_pages = options.kv_cache_tokens // PAGE_SIZE
@@ -101,7 +128,7 @@ def plan_capacity(
     return Capacity(
         num_pages=num_pages,
         page_size=PAGE_SIZE,
-        max_step_tokens=options.max_step_tokens or max(MAX_STEP_TOKENS, max_sequences),
+        max_step_tokens=options.max_step_tokens or max(budget.max_step_tokens, max_sequences),
         max_sequences=max_sequences,
         max_sequence_tokens=config.max_context_tokens,
     )

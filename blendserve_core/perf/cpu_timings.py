@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from blendserve_core.perf.cascade import CascadeCosts, Saving
 from blendserve_core.perf.hardware import HardwareSpec, cpu
 
 # Noise must not make more work look free: a line rises by at least this share of its later point's mean.
@@ -21,6 +22,7 @@ class CpuTimings:
     layers          such passes without attention, over (rows, seconds) of one row, of few, and of many
     prefill         prefill attention, (floating-point operations, seconds)
     decode          decode attention of one layer over short and over long contexts, (bytes of KV read, seconds)
+    cascade         what a layer saves where a prefix is read once; None where the kernels cannot do that
     """
 
     num_parameters: int
@@ -28,6 +30,7 @@ class CpuTimings:
     layers: tuple[Point, Point, Point]
     prefill: Point
     decode: tuple[Point, Point]
+    cascade: tuple[Saving, Saving, Saving] | None = None
 
     def hardware(self, num_cores: int, memory_bytes: float) -> HardwareSpec:
         """The machine as these timings show it. A pass of one row is a read of the weights and little else."""
@@ -47,6 +50,10 @@ class CpuTimings:
             kv_bytes_per_s=1 / kv_byte_s,
             decode_layer_fixed_s=decode_layer_fixed_s,
         )
+
+    @property
+    def cascade_costs(self) -> CascadeCosts:
+        return CascadeCosts() if self.cascade is None else CascadeCosts.from_savings(*self.cascade)
 
 
 def _line(first: Point, second: Point) -> tuple[float, float]:

@@ -11,11 +11,14 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
+from blendserve_core.perf.cascade import CascadeCosts, sound_costs
 from blendserve_core.perf.cpu_timings import CpuTimings
 from blendserve_core.perf.hardware import HardwareSpec
 from blendserve_core.perf.model_spec import ModelSpec
 from schemas.parameters import DtypeName, EngineOptions
 
+# Goes up when other operators are measured, or the same ones were made faster.
+MEASUREMENT_VERSION = 2
 # What divides or is divided by in the cost model; fixed parts may be zero.
 POSITIVE_RATES = (
     "gemm_flops_per_s",
@@ -32,13 +35,21 @@ def measured_cpu(model: ModelSpec, dtype: DtypeName, options: EngineOptions) -> 
     return read_measurement(measurement_path(model, dtype, options))
 
 
+def measured_cascade(model: ModelSpec, dtype: DtypeName, options: EngineOptions) -> CascadeCosts:
+    """What reading a shared prefix once was measured to cost here; usual costs where it was not."""
+    path = measurement_path(model, dtype, options)
+    if read_measurement(path) is None:
+        return CascadeCosts()
+    return sound_costs(json.loads(path.read_text(encoding="utf-8")).get("cascade")) or CascadeCosts()
+
+
 def measurement_path(model: ModelSpec, dtype: DtypeName, options: EngineOptions) -> Path:
     """``$XDG_CACHE_HOME/blendserve/hardware/cpu-<digest>.json``, one for all that changes a rate.
 
     Small layers run at a fraction of the rate of large ones, so the model's shapes are a part of it.
     """
     threads = options.threads or os.environ.get("OMP_NUM_THREADS") or os.cpu_count()
-    machine = (cpu_model(), os.cpu_count(), version("torch"), dtype, str(threads), options.kernels)
+    machine = (MEASUREMENT_VERSION, cpu_model(), os.cpu_count(), version("torch"), dtype, str(threads), options.kernels)
     shapes = (model.num_layers, model.hidden_size, model.intermediate_size, model.query_width, model.kv_width, model.head_dim)
     digest = hashlib.sha256(repr(machine + shapes).encode()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -74,6 +85,6 @@ def write_measurement(path: Path, spec: HardwareSpec, timings: CpuTimings, sprea
     finite = {name: value for name, value in asdict(spec).items() if value != math.inf}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    measurement = {"spec": finite, "timings": asdict(timings), "spread": spread}
+    measurement = {"spec": finite, "cascade": asdict(timings.cascade_costs), "timings": asdict(timings), "spread": spread}
     temporary.write_text(json.dumps(measurement, indent=2), encoding="utf-8")
     temporary.replace(path)

@@ -15,6 +15,7 @@ from blendserve_core.engine.cpu.native.kernels import Isa, NativeKernels
 from blendserve_core.engine.cpu.native.library import NativeUnavailableError
 from blendserve_core.engine.cpu.native.ops import NativeOps
 from blendserve_core.engine.model.weights import load_decoder
+from blendserve_core.perf.cascade import CascadeCosts
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.step import Capacity
 
@@ -31,11 +32,11 @@ class TestNativeKernels(ExecutorContract):
     @pytest.fixture(params=[False, True], ids=["by cost", "always cascade"])
     def make_executor(self, request: pytest.FixtureRequest, kernels: NativeKernels, monkeypatch) -> MakeExecutor:
         if request.param:
-            monkeypatch.setattr(grouping, "shared_readers", grouping.prefix_readers)
+            monkeypatch.setattr(grouping, "shared_readers", lambda step, _costs: grouping.prefix_readers(step))
 
         def make(folder: Path, requests: RequestTable, capacity: Capacity) -> CpuExecutor:
             model = load_decoder(folder, NativeOps(kernels), torch.float32)
-            attention = NativeAttention(model.config, kernels, capacity.num_pages, torch.float32)
+            attention = NativeAttention(model.config, kernels, capacity.num_pages, torch.float32, CascadeCosts())
             return CpuExecutor(model, attention, requests, capacity)
 
         return make

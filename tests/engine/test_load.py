@@ -11,6 +11,7 @@ from real_prompts import greedy_table
 
 from blendserve_core.engine.load import PAGE_SIZE, free_memory_bytes, load_cpu_executor, plan_capacity
 from blendserve_core.engine.model.config import ModelConfig
+from blendserve_core.perf.step_budget import StepBudget
 from blendserve_core.schedule.step import Capacity
 from schemas.parameters import EngineOptions
 
@@ -32,7 +33,7 @@ PLENTY = 2**34
 
 def capacity_for(num_requests: int, options: EngineOptions | None = None, available_bytes: int = PLENTY) -> Capacity:
     requests = greedy_table([[1] * 100] * num_requests, [60] * num_requests)
-    return plan_capacity(CONFIG, requests, torch.bfloat16, options or EngineOptions(), available_bytes)
+    return plan_capacity(CONFIG, requests, torch.bfloat16, options or EngineOptions(), available_bytes, StepBudget())
 
 
 def test_few_requests_get_no_more_pages_than_they_can_fill() -> None:
@@ -41,7 +42,7 @@ def test_few_requests_get_no_more_pages_than_they_can_fill() -> None:
 
 def test_a_request_is_never_counted_beyond_the_models_context() -> None:
     requests = greedy_table([[1] * 100], [1_000_000])
-    capacity = plan_capacity(CONFIG, requests, torch.bfloat16, EngineOptions(), PLENTY)
+    capacity = plan_capacity(CONFIG, requests, torch.bfloat16, EngineOptions(), PLENTY, StepBudget())
     assert 512 <= capacity.num_tokens <= 512 + 100 + 3 * PAGE_SIZE
 
 

@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from blendserve_core.perf.cascade import CascadeCosts
 from blendserve_core.perf.cpu_timings import CpuTimings
 from blendserve_core.perf.engine_cost import engine_cost
 from blendserve_core.perf.hardware import hardware_spec
-from blendserve_core.perf.measured import cpu_model, measured_cpu, measurement_path, read_measurement, write_measurement
+from blendserve_core.perf.measured import (
+    cpu_model,
+    measured_cascade,
+    measured_cpu,
+    measurement_path,
+    read_measurement,
+    write_measurement,
+)
 from blendserve_core.perf.model_spec import ModelSpec
 from schemas.parameters import EngineOptions
 
@@ -35,6 +43,13 @@ def test_a_measurement_is_read_back_as_it_was_written(cache: Path) -> None:
     write_measurement(path, SPEC, TIMINGS)
     assert measured_cpu(MODEL, "bfloat16", EngineOptions()) == SPEC
     assert list((cache / "blendserve" / "hardware").iterdir()) == [path]
+
+
+def test_costs_of_sharing_are_read_back_and_usual_ones_serve_before() -> None:
+    assert measured_cascade(MODEL, "bfloat16", EngineOptions()) == CascadeCosts()
+    timings = replace(TIMINGS, cascade=((64, 1024, 5e-4), (64, 256, 5e-5), (2, 256, -5e-5)))
+    write_measurement(measurement_path(MODEL, "bfloat16", EngineOptions()), SPEC, timings)
+    assert measured_cascade(MODEL, "bfloat16", EngineOptions()) == timings.cascade_costs != CascadeCosts()
 
 
 def test_a_measurement_is_a_profile_for_the_simulator() -> None:

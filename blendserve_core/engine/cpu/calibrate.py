@@ -1,4 +1,4 @@
-"""Measures, in about two seconds, how fast this machine runs the engine's operators, for the cost model.
+"""Measures, in about three seconds, how fast this machine runs the engine's operators, for the cost model.
 
 It times the linear maps and the attention that the engine serves with, on random layers of the model's shapes: as many as lie
 beyond the cache, and no wider than rates depend on. Once per machine, model shapes and options; planners read it from a file.
@@ -15,40 +15,30 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 import psutil
 import torch
 
-from blendserve_core.engine.cpu.attention import PagedAttention
+from blendserve_core.engine.cpu.attention_times import Timer, layers_beyond_cache, time_attention, time_cascade
 from blendserve_core.engine.cpu.native.choice import choose_kernels
 from blendserve_core.engine.cpu.native.kernels import NativeKernels
 from blendserve_core.engine.cpu.native.ops import NativeOps
 from blendserve_core.engine.cpu.ops import PackedOps
-from blendserve_core.engine.load import PAGE_SIZE, TORCH_DTYPES, make_attention
+from blendserve_core.engine.load import TORCH_DTYPES
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.llama import Decoder, DecoderLayer
 from blendserve_core.engine.model.ops import Linear, TorchOps
-from blendserve_core.perf.cost import causal_pairs
-from blendserve_core.perf.cpu_timings import CpuTimings, Point
+from blendserve_core.perf.cpu_timings import CpuTimings
 from blendserve_core.perf.measured import measurement_path, read_spread, write_measurement
 from blendserve_core.perf.model_spec import ModelSpec
-from blendserve_core.schedule.step import Capacity, StepPlan
 from schemas.parameters import DtypeName, EngineOptions
 
 logger = logging.getLogger(__name__)
 
-BEYOND_CACHE_BYTES = 96 * 2**20
 MAX_WIDTH, MAX_INTERMEDIATE = 2048, 6144
 ROWS = (1, 16, 256)
-NUM_PROMPT_TOKENS = 512
-NUM_DECODES = 16
-CONTEXTS = (256, 1024)
 MIN_REPEATS, MIN_SECONDS, MAX_REPEATS = 3, 0.15, 15
 # On a quiet machine medians are within a few percent of the fastest repeat.
 MAX_SPREAD = 0.25
-
-Timer = Callable[[Callable[[], object]], float]
-"""Seconds that one call of a function takes."""
 
 
 def measure_cpu_once(model_folder: Path, dtype: DtypeName, options: EngineOptions) -> None:
@@ -87,7 +77,7 @@ def time_operators(
     config, seconds_of = narrowed(config), seconds_of or MedianTimer()
     ops = PackedOps() if kernels is None else NativeOps(kernels)
     layer_parameters = num_matrix_parameters(config)
-    num_layers = _layers_beyond_cache(config, layer_parameters * dtype.itemsize)
+    num_layers = layers_beyond_cache(config, layer_parameters * dtype.itemsize)
     decoder = random_decoder(replace(config, num_layers=num_layers), ops, dtype)
     one, few, many = ((rows, seconds_of(_pass_over(decoder, rows))) for rows in ROWS)
     prefill, decode = time_attention(config, kernels, dtype, seconds_of)
@@ -97,6 +87,7 @@ def time_operators(
         layers=(one, few, many),
         prefill=prefill,
         decode=decode,
+        cascade=None if kernels is None else time_cascade(config, kernels, dtype, seconds_of),
     )
 
 
@@ -162,82 +153,8 @@ def random_decoder(config: ModelConfig, ops: TorchOps, dtype: torch.dtype) -> De
     return Decoder(config, ops, embeddings, layers, norm, linear(1, config.hidden_size))
 
 
-def time_attention(
-    config: ModelConfig, kernels: NativeKernels | None, dtype: torch.dtype, seconds_of: Timer
-) -> tuple[Point, tuple[Point, Point]]:
-    """Prefill of one prompt by its operations, and decodes over short and long contexts by the bytes they read, per layer."""
-    token_bytes = 2 * config.kv_size * dtype.itemsize
-    num_layers = _layers_beyond_cache(config, NUM_DECODES * CONTEXTS[0] * token_bytes)
-    config = replace(config, num_layers=num_layers)
-    num_pages = NUM_DECODES * _num_pages(CONTEXTS[-1] + 1)
-    attention = make_attention(kernels, config, Capacity(num_pages, PAGE_SIZE, 1, 1, 1), dtype)
-    _fill_pages(attention, config, num_pages, dtype)
-
-    def layer_s(step: StepPlan) -> float:
-        attention.begin_step(step)
-        return seconds_of(_attend_all(attention, config, step, dtype)) / num_layers
-
-    prefill_flops = 4 * config.query_size * float(causal_pairs(NUM_PROMPT_TOKENS))
-    prefill = prefill_flops, layer_s(plain_step(1, NUM_PROMPT_TOKENS))
-    short, long = (
-        (float(NUM_DECODES * (context + 1) * token_bytes), layer_s(plain_step(NUM_DECODES, 1, context))) for context in CONTEXTS
-    )
-    return prefill, (short, long)
-
-
-def plain_step(num_sequences: int, num_new: int, context: int = 0, num_copies: int = 0) -> StepPlan:
-    """A step of like sequences, each with pages of its own; page 0 is first copied to ``num_copies`` others."""
-    pages_each, total = _num_pages(context + num_new), context + num_new
-    none = np.empty(0, np.int64)
-    return StepPlan(
-        seq_ids=np.arange(num_sequences),
-        token_indptr=np.arange(num_sequences + 1, dtype=np.int32) * num_new,
-        token_ids=np.zeros(num_sequences * num_new, np.int32),
-        context_lens=np.full(num_sequences, context, np.int32),
-        page_indptr=np.arange(num_sequences + 1, dtype=np.int32) * pages_each,
-        page_indices=np.arange(num_sequences * pages_each, dtype=np.int32),
-        last_page_lens=np.full(num_sequences, total - (pages_each - 1) * PAGE_SIZE, np.int32),
-        is_sampled=np.ones(num_sequences, bool),
-        num_outputs=np.full(num_sequences, int(num_new == 1), np.int32),
-        prefix_nodes=np.full(num_sequences, -1, np.int32),
-        prefix_lens=np.zeros(num_sequences, np.int32),
-        finished_seq_ids=none,
-        copy_src_pages=np.zeros(num_copies, np.int32),
-        copy_dst_pages=np.arange(1, num_copies + 1, dtype=np.int32),
-        copy_lens=np.full(num_copies, PAGE_SIZE, np.int32),
-    )
-
-
-def _fill_pages(attention: PagedAttention, config: ModelConfig, num_pages: int, dtype: torch.dtype) -> None:
-    """Write every page: memory that nobody wrote is one page of zeros, which never leaves the cache."""
-    first_page = plain_step(1, PAGE_SIZE)
-    attention.begin_step(first_page)
-    _attend_all(attention, config, first_page, dtype)()
-    attention.begin_step(plain_step(1, PAGE_SIZE, num_copies=num_pages - 1))
-
-
-def _attend_all(attention: PagedAttention, config: ModelConfig, step: StepPlan, dtype: torch.dtype) -> Callable[[], None]:
-    """Attention of every layer in turn, of a step that has begun."""
-    qkv = torch.randn(step.num_tokens, config.num_heads + 2 * config.num_kv_heads, config.head_dim, dtype=dtype)
-
-    def run() -> None:
-        for layer in range(config.num_layers):
-            attention.attend(layer, qkv)
-
-    return run
-
-
 def _pass_over(decoder: Decoder, num_rows: int) -> Callable[[], torch.Tensor]:
     """All layers over some rows, with attention's result given."""
     token_ids = torch.zeros(num_rows, dtype=torch.int32)
     attended = torch.randn(num_rows, decoder.config.query_size, dtype=decoder.embeddings.dtype)
     return lambda: decoder.forward(token_ids, lambda _layer, _qkv: attended)
-
-
-def _layers_beyond_cache(config: ModelConfig, layer_bytes: int) -> int:
-    """Layers whose data a pass finds outside the cache; a model that is smaller as a whole stays in it when it serves, too."""
-    return min(config.num_layers, -(-BEYOND_CACHE_BYTES // layer_bytes))
-
-
-def _num_pages(num_tokens: int) -> int:
-    return -(-num_tokens // PAGE_SIZE)

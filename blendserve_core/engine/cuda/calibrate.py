@@ -12,7 +12,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from blendserve_core.engine.cpu.calibrate import num_matrix_parameters, plain_step, random_decoder
+from blendserve_core.engine.cpu.attention_times import plain_step
+from blendserve_core.engine.cpu.calibrate import num_matrix_parameters, random_decoder
 from blendserve_core.engine.cuda.attention import AttentionSetting, NanoBatchAttention, Workspaces
 from blendserve_core.engine.cuda.batch import batch_arrays
 from blendserve_core.engine.cuda.kernels import Kernels, flashinfer_kernels

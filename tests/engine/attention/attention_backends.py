@@ -20,6 +20,7 @@ from blendserve_core.engine.cpu.native.library import NativeUnavailableError
 from blendserve_core.engine.cuda.attention import AttentionSetting, NanoBatchAttention
 from blendserve_core.engine.cuda.batch import BatchArrays, batch_arrays
 from blendserve_core.engine.model.config import ModelConfig
+from blendserve_core.perf.cascade import CascadeCosts
 from blendserve_core.schedule.step import StepPlan
 
 MakeAttention = Callable[[ModelConfig, int], PagedAttention]
@@ -60,7 +61,7 @@ def native_attention(config: ModelConfig, page_size: int) -> PagedAttention:
     if page_size != PAGE_SIZE:
         pytest.skip(f"the native kernels have pages of {PAGE_SIZE} tokens")
     try:
-        return NativeAttention(config, NativeKernels(), NUM_SLOTS // page_size, torch.float32)
+        return NativeAttention(config, NativeKernels(), NUM_SLOTS // page_size, torch.float32, CascadeCosts())
     except NativeUnavailableError as error:
         pytest.skip(str(error))
 
@@ -78,4 +79,4 @@ BACKENDS: dict[str, MakeAttention] = {
 
 def share_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the native kernels read shared prefixes in a pass of their own whether that pays or not."""
-    monkeypatch.setattr(grouping, "shared_readers", grouping.prefix_readers)
+    monkeypatch.setattr(grouping, "shared_readers", lambda step, _costs: grouping.prefix_readers(step))

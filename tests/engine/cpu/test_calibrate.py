@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from blendserve_core.engine.cpu import calibrate
+from blendserve_core.engine.cpu import attention_times, calibrate
+from blendserve_core.engine.cpu.attention_times import FREE_CASCADE, sharing_step
 from blendserve_core.engine.cpu.calibrate import (
     MedianTimer,
     measure_cpu_once,
@@ -19,6 +20,7 @@ from blendserve_core.engine.cpu.calibrate import (
     time_operators,
 )
 from blendserve_core.engine.cpu.native.choice import choose_kernels
+from blendserve_core.engine.cpu.native.grouping import group_step
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.perf.measured import POSITIVE_RATES, measured_cpu, measurement_path, read_spread
 from blendserve_core.perf.model_spec import ModelSpec
@@ -41,8 +43,9 @@ CONFIG = ModelConfig.from_dict(
 @pytest.fixture(autouse=True)
 def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short contexts and prompts, and one run of each."""
-    for name, value in {"CONTEXTS": (32, 96), "NUM_PROMPT_TOKENS": 48, "NUM_DECODES": 3}.items():
-        monkeypatch.setattr(calibrate, name, value)
+    sharing = ((4, 96), (4, 32), (2, 32))
+    for name, value in {"CONTEXTS": (32, 96), "NUM_PROMPT_TOKENS": 48, "NUM_DECODES": 3, "SHARING": sharing}.items():
+        monkeypatch.setattr(attention_times, name, value)
     monkeypatch.setattr(calibrate, "MIN_REPEATS", 1)
     monkeypatch.setattr(calibrate, "MIN_SECONDS", 0.0)
 
@@ -62,6 +65,16 @@ def test_every_operator_is_timed_with_the_engines_kernels(kernels, dtype: torch.
     token_bytes = 2 * CONFIG.kv_size * dtype.itemsize
     assert timings.decode == ((3 * 33 * token_bytes, 0.5), (3 * 97 * token_bytes, 0.5))
     assert timings.prefill == (4 * 64 * 48 * 49 / 2, 0.5)
+    assert (timings.cascade is None) == (kernels == "torch")
+
+
+def test_decodes_are_timed_with_their_prefix_read_once_and_read_by_each() -> None:
+    step = sharing_step(num_rows=3, num_shared=32)
+    assert step.page_indices.tolist() == [0, 1, 2, 0, 1, 3, 0, 1, 4]
+    assert group_step(step, None).shared is None
+    together = group_step(step, FREE_CASCADE).shared
+    assert together is not None
+    assert together.kv_lens.tolist() == [32, 32, 32]
 
 
 def test_matrix_parameters_are_those_the_cost_model_counts() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from blendserve_core.engine.cpu.native import grouping
 from blendserve_core.engine.cpu.native.grouping import group_step, prefix_readers, saved_tokens
+from blendserve_core.perf.cascade import CascadeCosts
 from blendserve_core.schedule.step import StepPlan
+
+FREE = CascadeCosts(0, 0)
 
 
 def step_of(new: list[int], contexts: list[int], nodes: list[int], prefix_lens: list[int]) -> StepPlan:
@@ -34,7 +35,7 @@ def step_of(new: list[int], contexts: list[int], nodes: list[int], prefix_lens: 
 
 
 def test_without_prefixes_each_row_reads_its_sequence_up_to_itself() -> None:
-    groups = group_step(step_of(new=[1, 3], contexts=[40, 16], nodes=[-1, -1], prefix_lens=[0, 0]))
+    groups = group_step(step_of(new=[1, 3], contexts=[40, 16], nodes=[-1, -1], prefix_lens=[0, 0]), CascadeCosts())
     assert groups.shared is None
     assert groups.own.group_indptr.tolist() == [0, 1, 4]
     assert groups.own.row_ids.tolist() == [0, 1, 2, 3]
@@ -42,10 +43,9 @@ def test_without_prefixes_each_row_reads_its_sequence_up_to_itself() -> None:
     assert groups.own.page_indices[groups.own.page_starts].tolist() == [0, 100]
 
 
-def test_readers_of_a_prefix_read_it_together_and_the_rest_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping, "shared_readers", prefix_readers)
+def test_readers_of_a_prefix_read_it_together_and_the_rest_alone() -> None:
     step = step_of(new=[1, 1, 2, 1], contexts=[70, 33, 48, 40], nodes=[7, 9, 7, -1], prefix_lens=[48, 32, 48, 0])
-    groups = group_step(step)
+    groups = group_step(step, FREE)
     assert groups.shared is not None
     assert groups.shared.group_indptr.tolist() == [0, 3]
     assert groups.shared.row_ids.tolist() == [0, 2, 3]
@@ -60,13 +60,31 @@ def test_a_sequence_that_still_computes_the_prefix_does_not_share_it() -> None:
     assert [members.tolist() for members in prefix_readers(step)] == [[1, 2]]
 
 
-def test_sharing_is_left_alone_where_it_saves_less_than_it_costs() -> None:
-    few = step_of(new=[1] * 3, contexts=[70] * 3, nodes=[7] * 3, prefix_lens=[64] * 3)
-    many = step_of(new=[1] * 40, contexts=[600] * 40, nodes=[7] * 40, prefix_lens=[592] * 40)
-    assert group_step(few).shared is None
-    assert group_step(many).shared is not None
+def test_a_step_shares_where_the_reading_it_saves_is_worth_its_cost() -> None:
+    step = step_of(new=[1] * 3, contexts=[70] * 3, nodes=[7] * 3, prefix_lens=[64] * 3)
+    num_saved, num_rows = 2 * 64, 3
+    assert group_step(step, CascadeCosts(merge_tokens=2, call_tokens=num_saved - 2 * num_rows - 1)).shared is not None
+    assert group_step(step, CascadeCosts(merge_tokens=2, call_tokens=num_saved - 2 * num_rows)).shared is None
+    assert group_step(step, None).shared is None
+
+
+def test_rows_that_share_nothing_bear_the_merge_as_well() -> None:
+    costs = CascadeCosts(merge_tokens=1, call_tokens=100)
+    alone = step_of(new=[1, 1], contexts=[300] * 2, nodes=[7] * 2, prefix_lens=[208] * 2)
+    beside = step_of(new=[1, 1, 200], contexts=[300] * 3, nodes=[7, 7, -1], prefix_lens=[208, 208, 0])
+    assert group_step(alone, costs).shared is not None
+    assert group_step(beside, costs).shared is None
+
+
+def test_short_chunks_of_siblings_read_their_prefix_in_common_passes() -> None:
+    step = step_of(new=[16] * 4, contexts=[608] * 4, nodes=[7] * 4, prefix_lens=[592] * 4)
+    assert saved_tokens(step, np.arange(4)) == 3 * 592
+    shared = group_step(step, FREE).shared
+    assert shared is not None
+    assert shared.group_indptr.tolist() == [0, 64]
 
 
 def test_long_chunks_of_siblings_already_fill_a_pass_each() -> None:
     step = step_of(new=[64, 64], contexts=[600, 600], nodes=[7, 7], prefix_lens=[592, 592])
-    assert saved_tokens(step, np.array([0, 1])) < 0
+    assert saved_tokens(step, np.array([0, 1])) == 0
+    assert group_step(step, FREE).shared is None

@@ -12,17 +12,19 @@ from blendserve_core.engine.cpu.native.kernels import NativeKernels
 from blendserve_core.engine.cpu.native.layout import PAGE_SIZE, allocate_pages
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.rope import Rope, Rotation
+from blendserve_core.perf.cascade import CascadeCosts
 from blendserve_core.schedule.step import StepPlan
 
 
 class NativeAttention:
     """Owns the KV pages of every layer. Outputs of one layer are overwritten by the next.
 
-    Without ``cascade`` a token's attention has the same bits in any step: keys are passed in blocks that begin at position 0.
+    A shared prefix is read once where that pays by the costs in ``cascade``, and never with None. Then a token's attention has
+    the same bits in any step: keys are passed in blocks that begin at position 0.
     """
 
     def __init__(
-        self, config: ModelConfig, kernels: NativeKernels, num_pages: int, dtype: torch.dtype, *, cascade: bool = True
+        self, config: ModelConfig, kernels: NativeKernels, num_pages: int, dtype: torch.dtype, cascade: CascadeCosts | None
     ) -> None:
         self._kernels = kernels
         self._cascade = cascade
@@ -45,7 +47,7 @@ class NativeAttention:
         positions = token_positions(step)
         self._rotation = self._rope.rotation(torch.from_numpy(positions))
         self._slots = token_slots(step, positions, PAGE_SIZE)
-        self._groups = group_step(step, cascade=self._cascade)
+        self._groups = group_step(step, self._cascade)
         shape = (step.num_tokens, self._num_heads, self._head_dim)
         self._q, self._out = torch.empty(2, *shape, dtype=self._dtype)
         if self._groups.shared is not None:

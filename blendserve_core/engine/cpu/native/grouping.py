@@ -10,14 +10,11 @@ from numpy.typing import NDArray
 from blendserve_core.engine.cpu.layout import num_new_tokens, token_positions
 from blendserve_core.engine.cpu.native.kernels import AttentionGroups
 from blendserve_core.engine.cpu.native.layout import PAGE_SIZE
+from blendserve_core.perf.cascade import CascadeCosts
 from blendserve_core.schedule.step import StepPlan
 
 # Rows that pass over pages together; the kernel cuts longer groups (kMaxUnitRows query heads of one KV head).
 MAX_ROWS_PER_PASS = 64
-# What a second state of one row costs, in tokens of KV read once: its output in float32, and the merge.
-MERGE_COST_TOKENS = 24
-# What two more calls per layer cost, in the same unit: a step that saves less is faster without sharing.
-CALL_COST_TOKENS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +25,9 @@ class StepGroups:
     shared: AttentionGroups | None
 
 
-def group_step(step: StepPlan, *, cascade: bool = True) -> StepGroups:
-    """Lay out a step's attention. A sequence in ``shared`` starts its own part behind the prefix; without cascade none is."""
-    members_of = shared_readers(step) if cascade else []
+def group_step(step: StepPlan, costs: CascadeCosts | None) -> StepGroups:
+    """Lay out a step's attention. A sequence in ``shared`` starts its own part behind the prefix; without costs none is."""
+    members_of = [] if costs is None else shared_readers(step, costs)
     own_starts = np.zeros(step.num_sequences, dtype=np.int32)
     for members in members_of:
         own_starts[members] = step.prefix_lens[members]
@@ -53,20 +50,19 @@ def prefix_readers(step: StepPlan) -> list[NDArray[np.int64]]:
     return [members for members in np.split(eligible[order], cuts) if len(members) > 1]
 
 
-def shared_readers(step: StepPlan) -> list[NDArray[np.int64]]:
-    """The prefix readers for which one pass over the prefix costs less than one each."""
-    gains = [(saved_tokens(step, members), members) for members in prefix_readers(step)]
-    gains = [(saved, members) for saved, members in gains if saved > 0]
-    return [members for _, members in gains] if sum(saved for saved, _ in gains) > CALL_COST_TOKENS else []
+def shared_readers(step: StepPlan, costs: CascadeCosts) -> list[NDArray[np.int64]]:
+    """The prefix readers that save passes by sharing; none where it costs the step more than they save."""
+    saved_of = [(saved_tokens(step, members), members) for members in prefix_readers(step)]
+    num_saved = sum(saved for saved, _ in saved_of)
+    return [members for saved, members in saved_of if saved > 0] if costs.pays(num_saved, step.num_tokens) else []
 
 
 def saved_tokens(step: StepPlan, members: NDArray[np.int64]) -> int:
-    """Tokens of KV not read again when ``members`` share, less what one more state for each of their rows costs."""
+    """Tokens of KV that are not read again when ``members`` share: decodes all but the first one's, long chunks hardly any."""
     num_rows = num_new_tokens(step)[members]
     passes_alone = int((-(-num_rows // MAX_ROWS_PER_PASS)).sum())
     passes_together = -(-int(num_rows.sum()) // MAX_ROWS_PER_PASS)
-    saved = (passes_alone - passes_together) * int(step.prefix_lens[members[0]])
-    return saved - MERGE_COST_TOKENS * int(num_rows.sum())
+    return (passes_alone - passes_together) * int(step.prefix_lens[members[0]])
 
 
 def _shared_groups(step: StepPlan, members_of: list[NDArray[np.int64]]) -> AttentionGroups:
