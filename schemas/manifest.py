@@ -73,9 +73,11 @@ class StageManifest(JsonFile):
 
 
 class EngineManifest(JsonFile):
-    """What one engine process did, for a shard or for the warm-up. Times in seconds; ``generate_s`` is the step loop alone.
+    """What one engine process did, for a shard or for the warm-up. Times in seconds; ``generate_s`` is the step loop alone, and
+    ``generate_cpu_s`` its processor time on all threads.
 
-    ``kv_cache_tokens`` is the size of its KV pool, ``peak_memory_bytes`` the most memory it held, mapped files included.
+    ``kv_cache_tokens`` is the size of its KV pool, ``peak_memory_bytes`` the most memory it held, mapped files included. A step
+    had at most ``max_step_tokens`` tokens of ``max_sequences`` sequences.
     """
 
     rank: int
@@ -90,7 +92,10 @@ class EngineManifest(JsonFile):
     engine_start_s: float
     generate_s: float
     schedule_s: float
+    generate_cpu_s: float = 0.0
     kv_cache_tokens: int = 0
+    max_step_tokens: int = 0
+    max_sequences: int = 0
     peak_memory_bytes: int = 0
     interrupted: bool = False
 
@@ -144,9 +149,10 @@ class Manifest(JsonFile):
     computed what was not cached. ``optimum_share`` and ``reachable_share`` are what ``generate_s`` reached of the practical
     optimum and of the reachable time, a lower bound, on ``hardware`` with the true lengths.
     ``generate_s`` covers all engine work on requests, warm-up included, without process and model start-up
-    (``engine_start_s``); engines that ran side by side count once, by the slowest. ``est_bias`` is estimated over actual output
-    tokens in all, less 1, and ``est_mape`` the mean absolute error of a row's estimate as a share of its actual tokens; None
-    where no output is known.
+    (``engine_start_s``); engines that ran side by side count once, by the slowest. Their steps had at most ``max_step_tokens``
+    tokens of ``max_sequences`` sequences, which were chosen for the machine or asked for. ``est_bias`` is estimated over actual
+    output tokens in all, less 1, and ``est_mape`` the mean absolute error of a row's estimate as a share of its actual tokens;
+    None where no output is known.
     """
 
     version: int = MANIFEST_VERSION
@@ -189,6 +195,8 @@ class Manifest(JsonFile):
     reachable_s: float
     optimum_share: float | None
     reachable_share: float | None
+    max_step_tokens: int = 0
+    max_sequences: int = 0
     length_sources: LengthSources | None = None
     est_bias: float | None = None
     est_mape: float | None = None

@@ -102,6 +102,8 @@ def _sum_up(job: Job, plan: Plan) -> Manifest:
         reachable_s=bounds.reachable_s,
         optimum_share=bounds.optimum_s / generate_s if generate_s else None,
         reachable_share=bounds.reachable_s / generate_s if generate_s else None,
+        max_step_tokens=max((run.max_step_tokens for runs in shards for run in runs), default=0),
+        max_sequences=max((run.max_sequences for runs in shards for run in runs), default=0),
         length_sources=read_sources(workspace.plan),
         est_bias=error.bias if error else None,
         est_mape=error.mape if error else None,

@@ -45,6 +45,7 @@ def _throughput(manifest: Manifest) -> str:
         ("Prompt tokens computed for this output", f"{manifest.num_computed_prompt_tokens:,}"),
         ("Output tokens computed for this output", f"{manifest.num_computed_output_tokens:,}"),
         ("Retractions", f"{manifest.num_retractions:,}"),
+        ("Most tokens of a step, and sequences", f"{manifest.max_step_tokens:,}, {manifest.max_sequences:,}"),
     ]
     return _table(("", "Value"), rows)
 

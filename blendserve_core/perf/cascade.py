@@ -9,7 +9,7 @@ Saving = tuple[int, int, float]
 """(rows, tokens of the prefix they share, seconds by which a layer's attention is faster when it is read once)."""
 
 # No timing noise makes sharing look free, or out of the question.
-MERGE_TOKENS_BOUNDS = (1.0, 500.0)
+MERGE_TOKENS_BOUNDS = (1.0, 5_000.0)
 CALL_TOKENS_BOUNDS = (100.0, 100_000.0)
 
 
@@ -21,8 +21,8 @@ class CascadeCosts:
     call_tokens   the two more calls
     """
 
-    merge_tokens: float = 24.0
-    call_tokens: float = 5_000.0
+    merge_tokens: float = 800.0
+    call_tokens: float = 14_000.0
 
     def pays(self, num_saved_tokens: int, num_rows: int) -> bool:
         """Whether a step of so many rows is faster where sharing saves it the reading of so many tokens."""

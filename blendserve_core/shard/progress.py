@@ -9,6 +9,7 @@ from pathlib import Path
 from blendserve_core.requests import RequestTable
 from blendserve_core.run import StepRecord
 from blendserve_core.schedule.scheduler import Counters
+from blendserve_core.schedule.step import Capacity
 from schemas.manifest import EngineManifest, Progress
 
 HEARTBEAT_S = 1.0
@@ -23,6 +24,7 @@ class ProgressMeter:
         self._num_total = num_total
         self._num_finished_before = num_finished
         self._started = time.monotonic()
+        self._started_cpu_s = time.process_time()
         self._last_beat = float("-inf")
         self._schedule_s = 0.0
         self._num_computed_tokens = 0
@@ -64,9 +66,10 @@ class ProgressMeter:
         ).write(self._path, lasting=False)
 
     def manifest(
-        self, rank: int, counters: Counters, engine_start_s: float, kv_cache_tokens: int, *, interrupted: bool
+        self, rank: int, counters: Counters, engine_start_s: float, capacity: Capacity | None, *, interrupted: bool
     ) -> EngineManifest:
-        """What this engine did; its clock started when the meter was made."""
+        """What this engine did; its clocks started when the meter was made. Without ``capacity`` no model was loaded."""
+        capacity = capacity or Capacity(0, 0, 0, 0, 0)
         return EngineManifest(
             rank=rank,
             num_sequences=self.num_newly_finished,
@@ -80,7 +83,10 @@ class ProgressMeter:
             engine_start_s=engine_start_s,
             generate_s=time.monotonic() - self._started,
             schedule_s=self._schedule_s,
-            kv_cache_tokens=kv_cache_tokens,
+            generate_cpu_s=time.process_time() - self._started_cpu_s,
+            kv_cache_tokens=capacity.num_tokens,
+            max_step_tokens=capacity.max_step_tokens,
+            max_sequences=capacity.max_sequences,
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             interrupted=interrupted,
         )

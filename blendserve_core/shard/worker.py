@@ -94,8 +94,7 @@ def serve(work: Work, stop: StopFlag) -> EngineManifest:
     if trace is not None and spec.profile is not None:
         trace.save(Path(spec.profile))
     meter.beat("stopped" if stop.is_set else "done")
-    kv_cache_tokens = executor.capacity.num_tokens
-    return meter.manifest(spec.rank, scheduler.counters, engine_start_s, kv_cache_tokens, interrupted=stop.is_set)
+    return meter.manifest(spec.rank, scheduler.counters, engine_start_s, executor.capacity, interrupted=stop.is_set)
 
 
 def _take_over(work: Work, policy: AdmissionPolicy, meter: ProgressMeter) -> None:
@@ -108,7 +107,7 @@ def _take_over(work: Work, policy: AdmissionPolicy, meter: ProgressMeter) -> Non
 def serve_nothing(work: Work, stop: StopFlag) -> EngineManifest:
     """For a shard that earlier engines finished, or an engine that is told to stop before it began: no model is loaded."""
     meter = ProgressMeter(work.folder / "progress.json", work.requests, work.num_held, work.num_held - work.num_open)
-    return meter.manifest(work.spec.rank, Counters(), engine_start_s=0.0, kv_cache_tokens=0, interrupted=stop.is_set)
+    return meter.manifest(work.spec.rank, Counters(), engine_start_s=0.0, capacity=None, interrupted=stop.is_set)
 
 
 def _make_scheduler(work: Work, executor: Executor, eos_token_ids: tuple[int, ...]) -> tuple[AdmissionPolicy, Scheduler]:

@@ -94,6 +94,12 @@ def test_the_warm_up_is_a_part_of_the_job_and_no_row_is_done_twice(finished: tup
     assert part_rows(manifest) == [(row, 0) for row in range(manifest.num_rows)]
 
 
+def test_the_manifest_says_how_wide_steps_were(finished: tuple[JobParameters, Manifest]) -> None:
+    _, manifest = finished
+    _, shard = engine_manifests(manifest)
+    assert manifest.max_step_tokens == shard.max_step_tokens >= manifest.max_sequences == shard.max_sequences > 0
+
+
 def test_the_report_says_what_ran_and_where_the_files_are(finished: tuple[JobParameters, Manifest]) -> None:
     parameters, manifest = finished
     report = Path(manifest.report).read_text(encoding="utf-8")

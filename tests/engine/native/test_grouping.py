@@ -76,6 +76,18 @@ def test_rows_that_share_nothing_bear_the_merge_as_well() -> None:
     assert group_step(beside, costs).shared is None
 
 
+def test_readers_of_one_prefix_are_dealt_to_the_threads() -> None:
+    step = step_of(new=[1] * 40, contexts=[70] * 40, nodes=[7] * 40, prefix_lens=[64] * 40)
+    shared = group_step(step, FREE, num_threads=2).shared
+    assert shared is not None
+    assert shared.group_indptr.tolist() == [0, 20, 40]
+    assert shared.row_ids.tolist() == list(range(40))
+    assert shared.page_indices[shared.page_starts].tolist() == [0, 0]
+    too_few_for_more = group_step(step, FREE, num_threads=8).shared
+    assert too_few_for_more is not None
+    assert too_few_for_more.num_groups == 2
+
+
 def test_short_chunks_of_siblings_read_their_prefix_in_common_passes() -> None:
     step = step_of(new=[16] * 4, contexts=[608] * 4, nodes=[7] * 4, prefix_lens=[592] * 4)
     assert saved_tokens(step, np.arange(4)) == 3 * 592

@@ -47,7 +47,7 @@ class NativeAttention:
         positions = token_positions(step)
         self._rotation = self._rope.rotation(torch.from_numpy(positions))
         self._slots = token_slots(step, positions, PAGE_SIZE)
-        self._groups = group_step(step, self._cascade)
+        self._groups = group_step(step, self._cascade, self._kernels.num_threads)
         shape = (step.num_tokens, self._num_heads, self._head_dim)
         self._q, self._out = torch.empty(2, *shape, dtype=self._dtype)
         if self._groups.shared is not None:

@@ -15,6 +15,8 @@ from blendserve_core.schedule.step import StepPlan
 
 # Rows that pass over pages together; the kernel cuts longer groups (kMaxUnitRows query heads of one KV head).
 MAX_ROWS_PER_PASS = 64
+# Rows that share are dealt to the threads in pieces of at least as many.
+MIN_ROWS_PER_PIECE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class StepGroups:
     shared: AttentionGroups | None
 
 
-def group_step(step: StepPlan, costs: CascadeCosts | None) -> StepGroups:
+def group_step(step: StepPlan, costs: CascadeCosts | None, num_threads: int = 1) -> StepGroups:
     """Lay out a step's attention. A sequence in ``shared`` starts its own part behind the prefix; without costs none is."""
     members_of = [] if costs is None else shared_readers(step, costs)
     own_starts = np.zeros(step.num_sequences, dtype=np.int32)
@@ -38,7 +40,7 @@ def group_step(step: StepPlan, costs: CascadeCosts | None) -> StepGroups:
         page_starts=step.page_indptr[:-1] + own_starts // PAGE_SIZE,
         page_indices=np.ascontiguousarray(step.page_indices, dtype=np.int32),
     )
-    return StepGroups(own, _shared_groups(step, members_of) if members_of else None)
+    return StepGroups(own, _shared_groups(step, members_of, num_threads) if members_of else None)
 
 
 def prefix_readers(step: StepPlan) -> list[NDArray[np.int64]]:
@@ -65,17 +67,23 @@ def saved_tokens(step: StepPlan, members: NDArray[np.int64]) -> int:
     return (passes_alone - passes_together) * int(step.prefix_lens[members[0]])
 
 
-def _shared_groups(step: StepPlan, members_of: list[NDArray[np.int64]]) -> AttentionGroups:
-    rows_of = [_rows_of(step, members) for members in members_of]
-    first_members = np.array([members[0] for members in members_of])
-    num_rows = [len(rows) for rows in rows_of]
+def _shared_groups(step: StepPlan, members_of: list[NDArray[np.int64]], num_threads: int) -> AttentionGroups:
+    """Groups of rows with the same prefix: more than one for a prefix where threads would else have nothing to do."""
+    pieces_each = -(-num_threads // len(members_of))
+    pieces_of = [_pieces(_rows_of(step, members), pieces_each) for members in members_of]
+    num_rows = [len(rows) for pieces in pieces_of for rows in pieces]
+    first_members = np.repeat([members[0] for members in members_of], list(map(len, pieces_of)))
     return AttentionGroups(
         group_indptr=np.concatenate([[0], np.cumsum(num_rows)]).astype(np.int32),
-        row_ids=np.concatenate(rows_of),
+        row_ids=np.concatenate([rows for pieces in pieces_of for rows in pieces]),
         kv_lens=np.repeat(step.prefix_lens[first_members], num_rows).astype(np.int32),
         page_starts=step.page_indptr[first_members],
         page_indices=np.ascontiguousarray(step.page_indices, dtype=np.int32),
     )
+
+
+def _pieces(rows: NDArray[np.int32], num_pieces: int) -> list[NDArray[np.int32]]:
+    return np.array_split(rows, max(1, min(num_pieces, len(rows) // MIN_ROWS_PER_PIECE)))
 
 
 def _rows_of(step: StepPlan, members: NDArray[np.int64]) -> NDArray[np.int32]:
