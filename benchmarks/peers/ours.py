@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from blendserve_core.plan.lengths import estimate_lengths
 from blendserve_core.plan.planner import make_plan
 from blendserve_core.requests import RequestTable
 from blendserve_core.shard.supervise import run_engine
+from blendserve_core.trace import read_split
 from schemas.manifest import EngineManifest
 from schemas.parameters import EngineOptions
 from schemas.shard import EngineSpec
@@ -27,15 +29,21 @@ POLICY = "blend"
 
 @dataclass(frozen=True)
 class OwnRun:
-    """The turn's seconds are planning and generating, rows written to disk included; the engine's start is told apart."""
+    """The turn's seconds are planning and generating, rows written to disk included; the engine's start is told apart.
+
+    ``split`` is where they went, if the run was to look: seconds by kind of the engine's steps.
+    """
 
     turn: Turn
     manifest: EngineManifest
+    split: dict[str, float]
 
 
-def run_ours(workload: Workload, model_folder: Path, folder: Path) -> OwnRun:
-    """Plan a workload and run it in a new engine process that writes into ``folder``, which must not hold an earlier run."""
-    return run_requests(workload.requests(), model_folder, folder)
+def run_ours(workload: Workload, model_folder: Path, folder: Path, *, profile: bool = False) -> OwnRun:
+    """Plan a workload and run it in a new engine process that writes into ``folder``, which is removed afterwards."""
+    run = run_requests(workload.requests(), model_folder, folder, profile=profile)
+    shutil.rmtree(folder)
+    return run
 
 
 def natural_lengths(workload: Workload, model_folder: Path, folder: Path) -> Workload:
@@ -49,18 +57,20 @@ def natural_lengths(workload: Workload, model_folder: Path, folder: Path) -> Wor
     return replace(workload, output_lens=lens.tolist())
 
 
-def run_requests(requests: RequestTable, model_folder: Path, folder: Path) -> OwnRun:
+def run_requests(requests: RequestTable, model_folder: Path, folder: Path, *, profile: bool = False) -> OwnRun:
     requests.save(folder / "staged")
     cpu_s, started = _children_cpu_s(), time.perf_counter()
     tree = build_tree(requests)
     cost = engine_cost(model_folder)
     make_plan(requests, tree, estimate_lengths(tree, requests), cost, POLICY).save(folder / "plan")
     planned_s = time.perf_counter() - started
-    manifest = run_engine(_spec(folder, model_folder))
-    return OwnRun(Turn(planned_s + manifest.generate_s, _children_cpu_s() - cpu_s), manifest)
+    trace = folder / "profile.json" if profile else None
+    manifest = run_engine(_spec(folder, model_folder, trace))
+    turn = Turn(planned_s + manifest.generate_s, _children_cpu_s() - cpu_s)
+    return OwnRun(turn, manifest, {} if trace is None else read_split(trace))
 
 
-def _spec(folder: Path, model_folder: Path) -> EngineSpec:
+def _spec(folder: Path, model_folder: Path, trace: Path | None) -> EngineSpec:
     return EngineSpec(
         rank=0,
         staged_folder=str(folder / "staged"),
@@ -72,6 +82,7 @@ def _spec(folder: Path, model_folder: Path) -> EngineSpec:
         dtype="bfloat16",
         seed=0,
         engine=EngineOptions(),
+        profile=None if trace is None else str(trace),
     )
 
 

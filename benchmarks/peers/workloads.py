@@ -41,6 +41,10 @@ class Workload:
         path.write_text(json.dumps({"prompts": self.prompts, "output_lens": self.output_lens}), encoding="utf-8")
         return path
 
+    @classmethod
+    def load(cls, path: Path) -> Workload:
+        return cls(path.stem, **json.loads(path.read_text(encoding="utf-8")))
+
     def requests(self, *, ignore_eos: bool = True) -> RequestTable:
         """The same rows as the engine's own table."""
         num_requests, lens = len(self.prompts), np.array(list(map(len, self.prompts)), dtype=np.int32)
