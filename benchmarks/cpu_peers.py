@@ -5,8 +5,8 @@
 
 Engines take turns on each workload, and medians count. All use bfloat16 and every core. What is timed is a batch from token ids
 to texts: of ours planning and writing rows too, of none its start. transformers and llama.cpp are many times slower; they run
-the first rows of each workload, once, and are compared with a run of ours on these rows. One more run of ours is profiled.
-An engine that cannot run is left out, with the reason.
+the first rows of each workload, once, and are compared with a run of ours on these rows, and in tokens per second with ours on
+all rows. One more run of ours is profiled. An engine that cannot run is left out, with the reason.
 
 Workloads can be run one at a time (--workloads NAME): the others' figures stay in the output file, and all are printed.
 """
@@ -33,7 +33,8 @@ from blendserve_core.perf.measured import cpu_model
 from blendserve_core.perf.model_spec import ModelSpec
 from blendserve_core.text.tokenizer import PromptTokenizer
 
-SLOW = ("transformers", "llama.cpp")
+# Rows that the slow peers run: two batches of transformers', and some of what llama.cpp does one by one.
+SLOW = {"transformers": 32, "llama.cpp": 8}
 SYNTHETIC = "synthetic"
 
 
@@ -65,7 +66,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--engines", nargs="*", default=["vllm", *SLOW], help="the peers to run beside ours")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--share", type=float, default=1.0, help="part of each workload, to try things out")
-    parser.add_argument("--slow-share", type=float, default=0.1, help="part of it that the slow peers run, once")
     return parser.parse_args()
 
 
@@ -73,12 +73,16 @@ def make_workload(name: str, model_folder: Path, arguments: argparse.Namespace) 
     """Real rows get as many tokens as the model writes for them of its own accord, which our engine finds out once."""
     tokenizer = PromptTokenizer.load(model_folder)
     if name == SYNTHETIC:
-        return synthetic_mix(tokenizer.vocab_size).head(arguments.share)
+        return first_share(synthetic_mix(tokenizer.vocab_size), arguments.share)
     kept = arguments.output.parent / f"{name}.json"
     if not kept.exists():
         with tempfile.TemporaryDirectory() as folder:
             natural_lengths(real_rows(name, tokenizer), model_folder, Path(folder)).save(kept.parent)
-    return Workload.load(kept).head(arguments.share)
+    return first_share(Workload.load(kept), arguments.share)
+
+
+def first_share(workload: Workload, share: float) -> Workload:
+    return workload.first(max(1, round(share * len(workload.prompts))))
 
 
 def start_peers(stack: ExitStack, arguments: argparse.Namespace, model_folder: Path, folder: Path) -> dict[str, Peer]:
@@ -101,12 +105,12 @@ def compare(
     folder: Path,
     rates: MachineRates,
 ) -> Row:
-    """All turns of one workload: the fast peers' on all rows, then the slow ones' on the first."""
-    part = workload.head(arguments.slow_share)
-    fast, slow = ({name: peer for name, peer in peers.items() if (name in SLOW) == is_slow} for is_slow in (False, True))
+    """All turns of one workload: the fast peers' on all rows, then each slow one's on the first."""
+    fast = {name: peer for name, peer in peers.items() if name not in SLOW}
     comparisons = [(workload, take_turns(workload, fast, arguments.rounds, model_folder, folder))]
-    if slow:
-        comparisons.append((part, take_turns(part, slow, 1, model_folder, folder)))
+    for name in SLOW.keys() & peers.keys():
+        part = workload.first(SLOW[name])
+        comparisons.append((part, take_turns(part, {name: peers[name]}, 1, model_folder, folder)))
     account = account_of(
         run_ours(workload, model_folder, folder / "profiled", profile=True),
         ModelSpec.from_config(model_folder, dtype="bfloat16"),

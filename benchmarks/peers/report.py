@@ -20,12 +20,13 @@ Turns = dict[str, list[Turn]]
 
 
 def summary_of(comparisons: list[tuple[Workload, Turns]], limit: Limit, rates: MachineRates) -> Row:
-    """One workload's figures. The first comparison is on all of its rows, others on its first ones."""
+    """One workload's figures. The first comparison is on all of its rows, others are on its first ones."""
     whole, turns = comparisons[0]
     engines = [_engine(name, part, of_engine) for part, by_engine in comparisons for name, of_engine in by_engine.items()]
-    own_rate = {engine["num_rows"]: engine["tokens_per_s"] for engine in engines if engine["engine"] == OURS}
+    own_rates = {engine["num_rows"]: engine["tokens_per_s"] for engine in engines if engine["engine"] == OURS}
     for engine in engines:
-        engine["ours_is_faster_by"] = own_rate[engine["num_rows"]] / engine["tokens_per_s"]
+        engine["ours_is_faster_by"] = own_rates[engine["num_rows"]] / engine["tokens_per_s"]
+        engine["ours_on_all_rows_is_faster_by"] = own_rates[len(whole.prompts)] / engine["tokens_per_s"]
     return {
         "workload": whole.name,
         "num_rows": len(whole.prompts),
@@ -71,11 +72,14 @@ def account_of(run: OwnRun, model: ModelSpec, num_threads: int) -> Row:
 def print_summary(summary: Row) -> None:
     limit = summary["limit"]
     print(f"\n{summary['workload']}: {summary['num_rows']} rows, {summary['num_tokens']:,} tokens")
-    print(f"  {'':14s}{'rows':>6s}{'turns':>7s}{'seconds':>10s}{'CPU s':>9s}{'tokens/s':>10s}   ours is faster by")
+    print(
+        f"  {'':14s}{'rows':>6s}{'turns':>7s}{'seconds':>10s}{'CPU s':>9s}{'tokens/s':>10s}   ours is faster by, on all rows by"
+    )
     for engine in summary["engines"]:
         print(
             f"  {engine['engine']:14s}{engine['num_rows']:6d}{len(engine['turns']):7d}{engine['seconds']:10.2f}"
             f"{engine['cpu_s']:9.1f}{engine['tokens_per_s']:10,.0f}{engine['ours_is_faster_by']:10.2f}"
+            f"{engine['ours_on_all_rows_is_faster_by']:19.2f}"
         )
     print(
         f"  the machine's limit: {limit['seconds']:.2f} s (layers {limit['layers_s']:.2f}, lm_head {limit['lm_head_s']:.2f}, "

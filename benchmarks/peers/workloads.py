@@ -15,6 +15,7 @@ from blendserve_core.text.tokenizer import PromptTokenizer
 PROMPTS = Path(__file__).parents[3] / "shared" / "data" / "prompts"
 REAL = ("mmlu_5shot", "gsm8k_8shot", "mixed_instructions")
 NUM_REAL_ROWS = 200
+MAX_REAL_OUTPUT_TOKENS = 320  # beyond, a model of this size repeats itself
 FIRST_PLAIN_TOKEN = 1000  # below are special tokens and single bytes
 
 
@@ -31,9 +32,7 @@ class Workload:
         """What tokens per second are counted from: prompts, shared or not, and outputs."""
         return sum(map(len, self.prompts)) + sum(self.output_lens)
 
-    def head(self, share: float) -> Workload:
-        """The first rows only, to try things out."""
-        num_rows = max(1, round(share * len(self.prompts)))
+    def first(self, num_rows: int) -> Workload:
         return Workload(self.name, self.prompts[:num_rows], self.output_lens[:num_rows])
 
     def save(self, folder: Path) -> Path:
@@ -80,4 +79,5 @@ def real_rows(name: str, tokenizer: PromptTokenizer) -> Workload:
         raise ValueError(f"{path} is not there")
     rows = pl.read_parquet(path, columns=["messages", "max_tokens"], n_rows=NUM_REAL_ROWS)
     texts = [tokenizer.render(messages) for messages in rows["messages"].to_list()]
-    return Workload(name, tokenizer.encode_texts(texts, is_rendered=True), rows["max_tokens"].to_list())
+    output_lens = rows["max_tokens"].clip(upper_bound=MAX_REAL_OUTPUT_TOKENS).to_list()
+    return Workload(name, tokenizer.encode_texts(texts, is_rendered=True), output_lens)

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from real_prompts import greedy_table
+from sampling_rows import assert_drawn_from
 from serving import make_scheduler, outputs_of
 
 from blendserve_core.engine.load import load_cpu_executor
+from blendserve_core.engine.sampling import RowParameters, sample
 from blendserve_core.requests import RequestTable, SamplingColumns
 from schemas.parameters import EngineOptions
 
@@ -50,6 +53,17 @@ def test_any_number_of_shards_gives_the_same_tokens(
 ) -> None:
     shards = [serve(tiny_model_folder, seeded(1), np.arange(rank, NUM_REQUESTS, num_shards)) for rank in range(num_shards)]
     assert {request: tokens for shard in shards for request, tokens in shard.items()} == together
+
+
+def test_a_rows_draws_are_independent_of_each_other() -> None:
+    num_draws, weights = 4000, np.array([0.5, 0.3, 0.15, 0.05])
+    columns = SamplingColumns.greedy(1, num_draws, temperature=1.0)
+    first_row = np.zeros(num_draws, dtype=np.int64)
+    parameters = RowParameters.of_sequences(columns, first_row, np.arange(num_draws, dtype=np.int32), len(weights))
+    token_ids = sample(torch.from_numpy(np.log(weights)).float().expand(num_draws, -1), parameters)
+    assert_drawn_from(token_ids, weights)
+    pairs = 4 * token_ids[:-1] + token_ids[1:]
+    assert_drawn_from(pairs, np.outer(weights, weights).ravel())
 
 
 def test_another_seed_gives_other_tokens(tiny_model_folder: Path, together: dict[int, list[int]]) -> None:
