@@ -12,7 +12,7 @@ from blendserve_core.plan.order import Order
 from blendserve_core.plan.sharing import shared_with_previous
 from blendserve_core.plan.workload import Workload
 
-PIECES_PER_SHARD = 32
+PIECES_PER_SHARD = 128
 MAX_LOSS = 0.1
 """Share of a piece's work that a cut may cost, by computing again the prefix that is shared across it."""
 
@@ -31,7 +31,7 @@ class Pieces:
 
 
 def cut_pieces(workload: Workload, order: Order, num_shards: int, *, per_unit: int = 1, max_loss: float = MAX_LOSS) -> Pieces:
-    """Cut units into pieces of at most about 1/32 of a shard; larger units into ``per_unit`` near equal ones at least.
+    """Cut units into pieces of at most about 1/128 of a shard; larger units into ``per_unit`` near equal ones at least.
 
     A cut costs at most ``max_loss`` of its piece's work, so units whose requests share a long prefix may stay whole. So do all
     units for a single shard.

@@ -50,6 +50,8 @@ class Shard:
     order        [K] int64 request indices
     unit_indptr  [U + 1] int64 CSR over ``order``: schedulable units. Requests that share a long prefix stay in one; a whole
                  unit may move to another shard at little cost
+    package      [U] int32 what may move together, numbered from 1 (:mod:`blendserve_core.plan.packages`); 0 stays
+    num_early_packages  the first so many packages decode long and should start early
     tc_s, tm_s   predicted compute and memory seconds;  predicted_s  predicted seconds on the engine
     """
 
@@ -60,6 +62,7 @@ class Shard:
     tc_s: float
     tm_s: float
     predicted_s: float
+    num_early_packages: int = 0
 
     @property
     def num_requests(self) -> int:
@@ -136,7 +139,8 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """The plan without its arrays, as ``blendserve plan --json`` prints it."""
         shards = [
-            {"rank": s.rank, "num_requests": s.num_requests, "tc_s": s.tc_s, "tm_s": s.tm_s, "predicted_s": s.predicted_s}
+            {"rank": s.rank, "num_requests": s.num_requests, "num_early_packages": s.num_early_packages}
+            | {"tc_s": s.tc_s, "tm_s": s.tm_s, "predicted_s": s.predicted_s}
             for s in self.shards
         ]
         return asdict(self.summary) | {"shards": shards}
@@ -165,6 +169,7 @@ class Plan:
                     tc_s=s["tc_s"],
                     tm_s=s["tm_s"],
                     predicted_s=s["predicted_s"],
+                    num_early_packages=s["num_early_packages"],
                 )
                 for s in summary.pop("shards")
             )

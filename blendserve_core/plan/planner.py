@@ -50,7 +50,8 @@ def make_plan(
     cut = cut_balanced if policy in ("blend", "blend-paper") else cut_in_sequence
     partition = cut(workload, order, num_shards)
     summary = _summary(workload, partition, policy, tree_s)
-    return Plan(tree, estimates, _shards(workload, partition), replace(summary, plan_s=time.perf_counter() - start))
+    shards = _shards(workload, partition, is_steered=policy == "blend")
+    return Plan(tree, estimates, shards, replace(summary, plan_s=time.perf_counter() - start))
 
 
 def _check(requests: RequestTable, estimates: LengthEstimates, policy: str, num_shards: int, keep_sharing: float) -> None:
@@ -78,17 +79,19 @@ def _order(workload: Workload, policy: str, seed: int, keep_sharing: float) -> O
     return density_order(workload, node_costs(workload), seed=seed if policy == "blend" else None, keep_sharing=keep_sharing)
 
 
-def _shards(workload: Workload, partition: Partition) -> tuple[Shard, ...]:
+def _shards(workload: Workload, partition: Partition, *, is_steered: bool) -> tuple[Shard, ...]:
     times, num_shards = partition.prediction, len(partition.orders)
+    moves = [packages(workload, part, num_shards, is_steered=is_steered) for part in partition.orders]
     return tuple(
         Shard(
             rank=rank,
             order=part.order,
             unit_indptr=part.unit_indptr,
-            package=packages(workload, part, num_shards),
+            package=moves[rank][0],
             tc_s=float(tc_s),
             tm_s=float(tm_s),
             predicted_s=float(predicted_s),
+            num_early_packages=moves[rank][1],
         )
         for rank, (part, tc_s, tm_s, predicted_s) in enumerate(
             zip(partition.orders, times.tc_s, times.tm_s, times.predicted_s, strict=True)

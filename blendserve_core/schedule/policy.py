@@ -48,11 +48,24 @@ class StepOutcome:
     finished_num_outputs: NDArray[np.int32]
 
 
+class Lacks(NamedTuple):
+    """Whether a policy could use more requests now: that decode long and start early, also such of other shards, and others."""
+
+    early: bool
+    early_of_others: bool
+    late: bool
+
+
 class AdmissionPolicy(Protocol):
     """Decides what enters. One instance drives one scheduler and owns the waiting requests."""
 
     @property
     def num_waiting(self) -> int: ...
+
+    @property
+    def lacks(self) -> Lacks:
+        """What requests would be of use now."""
+        ...
 
     def add(self, order: NDArray[np.int64]) -> None:
         """Take on more requests, in planned order; they are offered after, or between, those that wait."""

@@ -7,19 +7,11 @@ finishes them, and no other ever takes them. So a package has one owner at any t
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from blendserve_core.data.durable import sync
-from blendserve_core.plan.plan import FIXED, Plan
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Package:
-    """Package ``number`` of the shard that it was planned for."""
-
-    shard: int
-    number: int
+from blendserve_core.plan.claim_rule import ClaimRule, Package
+from blendserve_core.plan.plan import Plan
 
 
 def drop_damaged_claims(folder: Path) -> None:
@@ -29,39 +21,13 @@ def drop_damaged_claims(folder: Path) -> None:
             path.unlink()
 
 
-class Claims:
+class Claims(ClaimRule):
     """The claims of one shard, ``rank``, in a folder that all shards of a plan share."""
 
     def __init__(self, folder: Path, plan: Plan, rank: int) -> None:
+        super().__init__(plan, rank)
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._plan = plan
-        self._rank = rank
-
-    def held(self) -> list[Package]:
-        """What this shard has to do, whatever others do: its fixed part, and what it claimed before."""
-        mine = [package for package in self._movable() if self._owner(package) == self._rank]
-        return [Package(self._rank, FIXED), *mine]
-
-    def claim_next(self) -> Package | None:
-        """Claim one more package: of this shard, else of the shard with the most left. None when all have owners."""
-        while (package := self._next_free()) is not None:
-            if self._claim(package):
-                return package
-        return None
-
-    def _movable(self) -> list[Package]:
-        shards = self._plan.shards
-        return [Package(shard.rank, number) for shard in shards for number in range(1, shard.num_packages + 1)]
-
-    def _next_free(self) -> Package | None:
-        free = [package for package in self._movable() if self._owner(package) is None]
-        own = [package for package in free if package.shard == self._rank]
-        if own:
-            return own[0]
-        num_left = {package.shard: sum(other.shard == package.shard for other in free) for package in free}
-        # A busy shard goes through its packages from the first on, so others take the last.
-        return max(free, key=lambda package: (num_left[package.shard], package), default=None)
 
     def _path(self, package: Package) -> Path:
         return self._folder / f"shard-{package.shard:05d}-package-{package.number:05d}"

@@ -28,6 +28,7 @@ from blendserve_core.schedule.policies.make import make_policy
 from blendserve_core.schedule.policy import AdmissionPolicy
 from blendserve_core.schedule.scheduler import Counters, Scheduler
 from blendserve_core.schedule.step import Executor
+from blendserve_core.schedule.take_over import take_over
 from blendserve_core.shard.collect import Collector
 from blendserve_core.shard.in_flight import forget_in_flight, noting
 from blendserve_core.shard.progress import ProgressMeter
@@ -88,20 +89,13 @@ def serve(work: Work, stop: StopFlag) -> EngineManifest:
                 tracer.end_step(tokens=record.step.num_tokens, sequences=record.step.num_sequences)
                 if stop.is_set or meter.num_newly_finished >= (spec.stop_at_finished or float("inf")):
                     break
-                _take_over(work, policy, meter)
+                meter.expect(take_over(policy, work.more))
     save_unfinished(work.folder, scheduler.unfinished_outputs())
     forget_in_flight(work.folder)
     if trace is not None and spec.profile is not None:
         trace.save(Path(spec.profile))
     meter.beat("stopped" if stop.is_set else "done")
     return meter.manifest(spec.rank, scheduler.counters, engine_start_s, executor.capacity, interrupted=stop.is_set)
-
-
-def _take_over(work: Work, policy: AdmissionPolicy, meter: ProgressMeter) -> None:
-    """With nothing left to admit, take a package that no engine has: of this shard, then of others."""
-    if policy.num_waiting == 0 and (more := work.more()) is not None:
-        policy.add(more)
-        meter.expect(len(more))
 
 
 def serve_nothing(work: Work, stop: StopFlag) -> EngineManifest:

@@ -33,35 +33,59 @@ class Part:
     unfinished: dict[int, NDArray[np.int32]]
 
 
-def run_part(scheduler: Scheduler, executor: Executor, stop_at: int | None = None) -> Part:
-    """Run until every request has ended, or ``stop_at`` of them. Raises ValueError for a request that cannot be served."""
-    seconds, tc_s, tm_s, num_cached = 0.0, 0.0, 0.0, 0
-    schedule_s, finished, num_outputs = array("d"), array("q"), array("q")
-    for record in run_steps(scheduler, executor):
-        seconds += record.result.seconds
-        tc_s += record.result.compute_s or 0.0
-        tm_s += record.result.memory_s or 0.0
-        schedule_s.append(record.schedule_s)
+class PartRun:
+    """A part that runs, a step at a time."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
+        self._scheduler = scheduler
+        self._records = run_steps(scheduler, executor)
+        self.seconds = 0.0
+        self._tc_s, self._tm_s, self._num_cached = 0.0, 0.0, 0
+        self._schedule_s, self._finished, self._num_outputs = array("d"), array("q"), array("q")
+
+    @property
+    def num_finished(self) -> int:
+        return len(self._finished)
+
+    def step(self) -> bool:
+        """Run one more step, False when every request has ended. Raises ValueError for a request that cannot be served."""
+        record = next(self._records, None)
+        if record is None:
+            return False
+        self.seconds += record.result.seconds
+        self._tc_s += record.result.compute_s or 0.0
+        self._tm_s += record.result.memory_s or 0.0
+        self._schedule_s.append(record.schedule_s)
         for ended in record.finished:
             if ended.finish_reason == "error":
                 raise ValueError(f"request {ended.request} cannot be served: {ended.error}")
-            finished.append(ended.request)
-            num_outputs.append(len(ended.token_ids))
-            num_cached += ended.num_cached_tokens
-        if stop_at is not None and len(finished) >= stop_at:
-            break
-    return Part(
-        seconds=seconds,
-        tc_s=tc_s,
-        tm_s=tm_s,
-        schedule_s=np.array(schedule_s),
-        num_cached_tokens=num_cached,
-        num_retractions=scheduler.counters.num_retractions,
-        num_recomputed_tokens=scheduler.counters.num_recomputed_tokens,
-        finished=np.array(finished, dtype=np.int64),
-        num_output_tokens=np.array(num_outputs, dtype=np.int64),
-        unfinished=scheduler.unfinished_outputs(),
-    )
+            self._finished.append(ended.request)
+            self._num_outputs.append(len(ended.token_ids))
+            self._num_cached += ended.num_cached_tokens
+        return True
+
+    def part(self) -> Part:
+        """What has come of it so far."""
+        return Part(
+            seconds=self.seconds,
+            tc_s=self._tc_s,
+            tm_s=self._tm_s,
+            schedule_s=np.array(self._schedule_s),
+            num_cached_tokens=self._num_cached,
+            num_retractions=self._scheduler.counters.num_retractions,
+            num_recomputed_tokens=self._scheduler.counters.num_recomputed_tokens,
+            finished=np.array(self._finished, dtype=np.int64),
+            num_output_tokens=np.array(self._num_outputs, dtype=np.int64),
+            unfinished=self._scheduler.unfinished_outputs(),
+        )
+
+
+def run_part(scheduler: Scheduler, executor: Executor, stop_at: int) -> Part:
+    """Run until ``stop_at`` requests have ended, or every one."""
+    run = PartRun(scheduler, executor)
+    while run.num_finished < stop_at and run.step():
+        pass
+    return run.part()
 
 
 def observations(parts: list[Part]) -> Observations:

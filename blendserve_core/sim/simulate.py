@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from blendserve_core.kv.segments import shared_segments
 from blendserve_core.perf.cost import CostModel
 from blendserve_core.plan.build_tree import build_tree
+from blendserve_core.plan.claim_rule import Package
 from blendserve_core.plan.lengths import estimate_lengths
 from blendserve_core.plan.plan import LengthEstimates, Plan
 from blendserve_core.plan.planner import make_plan
+from blendserve_core.plan.rank_work import RankWork
 from blendserve_core.plan.sample import choose_sample
 from blendserve_core.plan.tree import PrefixTree
 from blendserve_core.schedule.policies.make import make_policy
@@ -22,7 +24,8 @@ from blendserve_core.schedule.policies.ordered import OrderedAdmission
 from blendserve_core.schedule.policy import AdmissionPolicy
 from blendserve_core.schedule.scheduler import Scheduler
 from blendserve_core.sim.executor import SimulatedExecutor, simulated_capacity
-from blendserve_core.sim.part import Part, observations, run_part
+from blendserve_core.sim.part import Part, PartRun, observations, run_part
+from blendserve_core.sim.ranks import Rank, SharedClaims, run_ranks
 from blendserve_core.sim.result import Simulation, summarize
 from blendserve_core.sim.steps import StepRecorder
 from blendserve_core.sim.workload import EOS_TOKEN_ID, Workload
@@ -73,7 +76,7 @@ class Settings:
 
 
 def simulate(workload: Workload, cost: CostModel, settings: Settings, recorder: StepRecorder | None = None) -> Simulation:
-    """Run a workload to its end. ``recorder`` gets every step, the warm-up's first, then shard after shard."""
+    """Run a workload to its end. ``recorder`` gets every step, the warm-up's first; shards take turns by their clocks."""
     started = time.perf_counter()
     tree = build_tree(workload.requests)
     tree_s = time.perf_counter() - started
@@ -113,21 +116,20 @@ class _Simulator:
         return parts, estimate_lengths(self._tree, requests, observations(parts))
 
     def run_shards(self, plan: Plan, warm_up: list[Part]) -> list[Part]:
-        """The main run: what the warm-up has left of each shard."""
+        """The main run: what the warm-up has left, by all ranks side by side."""
         is_open = np.ones(self._workload.requests.num_requests, dtype=np.bool_)
         for part in warm_up:
             is_open[part.finished] = False
         begun = {request: tokens for part in warm_up for request, tokens in part.unfinished.items()}
-        return [self._run_shard(plan, shard.rank, shard.order[is_open[shard.order]], begun) for shard in plan.shards]
+        owners: dict[Package, int] = {}
+        works = [RankWork(plan, SharedClaims(plan, shard.rank, owners), is_open) for shard in plan.shards]
+        ranks = [self._rank(plan, work, begun) for work in works]
+        return run_ranks(ranks, lambda rank: self._note_place(rank, is_warm_up=False))
 
-    def _run_shard(self, plan: Plan, rank: int, order: NDArray[np.int64], begun: dict[int, NDArray[np.int32]]) -> Part:
-        self._note_place(rank, is_warm_up=False)
-        requests = self._workload.requests
-        is_mine = np.zeros(requests.num_requests, dtype=np.bool_)
-        is_mine[order] = True
-        begun = {request: tokens for request, tokens in begun.items() if is_mine[request]}
-        policy = make_policy(self._settings.policy, plan, order, requests, self._cost, self._capacity, begun)
-        return self._run(order, policy, begun)
+    def _rank(self, plan: Plan, work: RankWork, begun: dict[int, NDArray[np.int32]]) -> Rank:
+        workload = self._workload
+        policy = make_policy(self._settings.policy, plan, work.order, workload.requests, self._cost, self._capacity, begun)
+        return Rank(work, policy, PartRun(self._scheduler(work.may_come, policy, begun), self._executor))
 
     def _warm_up(self, rank: int, sample: NDArray[np.int64]) -> Part:
         """Generate a shard's part of the sample depth first until most of it has ended."""
@@ -135,28 +137,16 @@ class _Simulator:
         position = np.empty(self._workload.requests.num_requests, dtype=np.int64)
         position[self._tree.request_order] = np.arange(len(position))
         order = sample[np.argsort(position[sample])]
-        return self._run(order, OrderedAdmission(order), stop_at=int(np.ceil(self._settings.share_to_wait_for * len(order))))
+        stop_at = int(np.ceil(self._settings.share_to_wait_for * len(order)))
+        return run_part(self._scheduler(order, OrderedAdmission(order)), self._executor, stop_at)
 
     def _note_place(self, rank: int, *, is_warm_up: bool) -> None:
         if self._recorder is not None:
             self._recorder.begin(shard=rank, is_warm_up=is_warm_up)
 
-    def _run(
-        self,
-        order: NDArray[np.int64],
-        policy: AdmissionPolicy,
-        outputs_so_far: dict[int, NDArray[np.int32]] = NO_OUTPUTS,
-        stop_at: int | None = None,
-    ) -> Part:
-        segments = shared_segments(self._tree, order, self._capacity.page_size)
-        scheduler = Scheduler(
-            self._workload.requests,
-            order,
-            segments,
-            self._tree.request_order,
-            policy,
-            self._capacity,
-            (EOS_TOKEN_ID,),
-            outputs_so_far,
-        )
-        return run_part(scheduler, self._executor, stop_at)
+    def _scheduler(
+        self, order: NDArray[np.int64], policy: AdmissionPolicy, outputs_so_far: dict[int, NDArray[np.int32]] = NO_OUTPUTS
+    ) -> Scheduler:
+        requests, capacity, positions = self._workload.requests, self._capacity, self._tree.request_order
+        segments = shared_segments(self._tree, order, capacity.page_size)
+        return Scheduler(requests, order, segments, positions, policy, capacity, (EOS_TOKEN_ID,), outputs_so_far)

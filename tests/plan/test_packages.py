@@ -24,17 +24,29 @@ def test_every_request_is_fixed_or_in_one_package_of_its_shard(policy):
 
 
 def test_about_the_movable_share_of_a_shard_may_move():
-    plan, _ = plan_of(*opposite_halves(), num_shards=2)
+    plan, _ = plan_of(*opposite_halves(), num_shards=2, policy="blend-paper")
     for shard in plan.shards:
         num_movable = shard.num_requests - len(shard.in_packages([FIXED]))
         assert 1 < shard.num_packages <= NUM_PACKAGES
         assert 0.3 * MOVABLE_SHARE < num_movable / shard.num_requests <= 1.2 * MOVABLE_SHARE
 
 
-def test_giants_stay_where_they_are():
+@pytest.mark.parametrize("policy", ["depth-first", "blend-paper"])
+def test_giants_stay_where_they_are_with_policies_that_keep_to_their_plan(policy):
+    plan, outputs = plan_of(*opposite_halves(), num_shards=2, policy=policy)
+    for shard in plan.shards:
+        assert shard.num_early_packages == 0
+        assert outputs[shard.in_packages(range(1, shard.num_packages + 1))].max(initial=0) < 8000
+
+
+def test_giants_are_handed_out_early_the_longest_first():
     plan, outputs = plan_of(*opposite_halves(), num_shards=2)
     for shard in plan.shards:
-        assert outputs[shard.in_packages(range(1, shard.num_packages + 1))].max() < 8000
+        giants = shard.order[outputs[shard.order] >= 8000]
+        early = range(1, shard.num_early_packages + 1)
+        assert set(giants) <= set(shard.in_packages(early))
+        means = [outputs[shard.in_packages([package])].mean() for package in early]
+        assert means == sorted(means, reverse=True)
 
 
 def test_a_single_shard_shares_with_nobody():

@@ -6,17 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+from blendserve_core.plan.claim_rule import Package
 from blendserve_core.plan.plan import FIXED
-from blendserve_core.shard.claims import Claims, Package, drop_damaged_claims
+from blendserve_core.shard.claims import Claims, drop_damaged_claims
 
 
-def plan_of(*num_packages: int):
-    return SimpleNamespace(shards=[SimpleNamespace(rank=i, num_packages=n) for i, n in enumerate(num_packages)])
+def plan_of(*num_packages: int, num_early: int = 0):
+    shards = [SimpleNamespace(rank=i, num_packages=n, num_early_packages=num_early) for i, n in enumerate(num_packages)]
+    return SimpleNamespace(shards=shards)
 
 
-def claim_all(claims: Claims) -> list[Package]:
+def claim_all(claims: Claims, *, is_early: bool = False) -> list[Package]:
     claimed = []
-    while (package := claims.claim_next()) is not None:
+    while (package := claims.claim_next(is_early=is_early)) is not None:
         claimed.append(package)
     return claimed
 
@@ -33,10 +35,16 @@ def test_an_idle_shard_takes_the_last_packages_of_the_busiest(tmp_path: Path) ->
 def test_what_one_shard_claimed_no_other_gets(tmp_path: Path) -> None:
     plan = plan_of(3, 0)
     owner, thief = Claims(tmp_path, plan, 0), Claims(tmp_path, plan, 1)
-    assert owner.claim_next() == Package(0, 1)
-    assert thief.claim_next() == Package(0, 3)
-    assert owner.claim_next() == Package(0, 2)
-    assert owner.claim_next() is thief.claim_next() is None
+    assert owner.claim_next(is_early=False) == Package(0, 1)
+    assert thief.claim_next(is_early=False) == Package(0, 3)
+    assert owner.claim_next(is_early=False) == Package(0, 2)
+    assert owner.claim_next(is_early=False) is thief.claim_next(is_early=False) is None
+
+
+def test_of_early_packages_the_first_are_taken_first_by_all(tmp_path: Path) -> None:
+    plan = plan_of(4, 2, num_early=2)
+    assert claim_all(Claims(tmp_path, plan, 1), is_early=True) == [Package(1, 1), Package(1, 2), Package(0, 1), Package(0, 2)]
+    assert claim_all(Claims(tmp_path, plan, 1)) == [Package(0, 4), Package(0, 3)]
 
 
 def test_a_restarted_shard_finds_what_it_claimed(tmp_path: Path) -> None:

@@ -72,8 +72,9 @@ def fixed_rows(job: Path, rank: int) -> list[int]:
 
 def take_all(work: Work) -> list[np.ndarray]:
     taken = []
-    while (more := work.more()) is not None:
-        taken.append(more)
+    for is_early in (True, False):
+        while (more := work.more(is_early=is_early)) is not None:
+            taken.append(more)
     return taken
 
 
@@ -95,7 +96,7 @@ def test_a_thief_that_dies_finishes_what_it_took_when_it_comes_back(job: Path, t
 
 def test_work_that_others_claimed_is_not_offered(job: Path, tiny_model_folder: Path) -> None:
     thief = Work(spec_of(job, 1, tiny_model_folder))
-    taken = thief.more()
+    taken = thief.more(is_early=False)
     owner = Work(spec_of(job, 0, tiny_model_folder))
     everything = [thief.order, taken, owner.order, *take_all(owner)]
     assert sorted(np.concatenate(everything).tolist()) == list(range(NUM_REQUESTS))

@@ -17,7 +17,7 @@ from blendserve_core.schedule.policies.left_demand import LeftDemand
 from blendserve_core.schedule.policies.lengths_seen import LengthsSeen
 from blendserve_core.schedule.policies.request_times import RequestTimes
 from blendserve_core.schedule.policies.side import Side
-from blendserve_core.schedule.policy import Load, StepOutcome
+from blendserve_core.schedule.policy import Lacks, Load, StepOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,8 @@ class Blend:
         self._num_kv_tokens = num_kv_tokens
         self._settings = settings or BlendSettings()
         self._num_right_running = 0
+        self._most_right_running = 0
+        self._last_right: int | None = None
         self._right_is_full = False
         self._steps_since_forecast = self._settings.forecast_every
         self._is_forecast_stale = False
@@ -90,6 +92,15 @@ class Blend:
     @property
     def num_waiting(self) -> int:
         return self._left.num_waiting + self._right.num_waiting
+
+    @property
+    def lacks(self) -> Lacks:
+        """Memory-intensive ones only where another like the last one would fit, so that none waits for long."""
+        last = self._last_right
+        has_room = last is None or self._num_right_running == 0 or self._fits(last, self._right_limit_tokens)
+        is_early = self._right.num_waiting == 0 and has_room
+        is_through = 2 * self._num_right_running <= self._most_right_running
+        return Lacks(is_early, is_early and is_through, self._left.num_waiting == 0)
 
     def add(self, order: NDArray[np.int64]) -> None:
         """``order`` runs from compute-intensive to memory-intensive."""
@@ -182,12 +193,16 @@ class Blend:
         spare = min((factor - 1.0) * self._left_kv_tokens, self._settings.max_spare * self._num_kv_tokens)
         return min(self._left_kv_tokens + spare, self._settings.max_reserve * self._num_kv_tokens)
 
+    @property
+    def _right_limit_tokens(self) -> float:
+        return self._settings.fill * self._num_kv_tokens - self._reserve_tokens(self._settings.reserve)
+
     def _find_on_the_right(self, *, is_alone: bool) -> int | None:
         """The next memory-intensive request that fits; when the first does not, shorter ones behind it are tried.
 
         An empty engine takes the first one, however long it may get.
         """
-        limit = self._settings.fill * self._num_kv_tokens - self._reserve_tokens(self._settings.reserve)
+        limit = self._right_limit_tokens
         request = self._right.peek()
         if request is None or is_alone or self._fits(request, limit):
             return request
@@ -205,6 +220,8 @@ class Blend:
         self._forecasts.right.add(request, num_outputs)
         self._forecasts.both.add(request, num_outputs)
         self._num_right_running += 1
+        self._most_right_running = max(self._most_right_running, self._num_right_running)
+        self._last_right = request
         return self._right.take(request)
 
     def _has_room_on_the_left(self, request: int, load: Load) -> bool:

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from blendserve_core.schedule.policy import Load, StepOutcome
+from blendserve_core.schedule.policy import Lacks, Load, StepOutcome
 
 
 class OrderedAdmission:
@@ -21,6 +21,11 @@ class OrderedAdmission:
     @property
     def num_waiting(self) -> int:
         return len(self._returned) + len(self._order) - self._next
+
+    @property
+    def lacks(self) -> Lacks:
+        is_idle = self.num_waiting == 0
+        return Lacks(is_idle, is_idle, is_idle)
 
     def add(self, order: NDArray[np.int64]) -> None:
         self._order = np.concatenate([self._order[self._next :], order])

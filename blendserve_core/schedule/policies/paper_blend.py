@@ -13,7 +13,7 @@ from blendserve_core.plan.plan import Plan
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.policies.request_times import RequestTimes
 from blendserve_core.schedule.policies.two_ends import LEFT, RIGHT, TwoEnds
-from blendserve_core.schedule.policy import Load, StepOutcome
+from blendserve_core.schedule.policy import Lacks, Load, StepOutcome
 
 OVERRUN = 2.0
 """A left request with this many times its estimated outputs counts as memory-intensive from then on."""
@@ -94,6 +94,11 @@ class PaperBlend:
     @property
     def num_waiting(self) -> int:
         return self._waiting.num_waiting
+
+    @property
+    def lacks(self) -> Lacks:
+        is_idle = self.num_waiting == 0
+        return Lacks(is_idle, is_idle, is_idle)
 
     def add(self, order: NDArray[np.int64]) -> None:
         self._waiting.add(order)
