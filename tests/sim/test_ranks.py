@@ -57,6 +57,13 @@ def works_of(plan, is_open):
     return [RankWork(plan, SharedClaims(plan, rank, owners), is_open) for rank in range(3)]
 
 
+def taken_by(work):
+    """All that a rank can claim."""
+    for is_early in (True, False):
+        while (more := work.more(is_early=is_early)) is not None:
+            yield more
+
+
 @pytest.mark.parametrize("num_shards", [2, 3])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_request_runs_on_one_rank_and_no_rank_overflows(workload, cost, policy, num_shards):
@@ -90,22 +97,17 @@ def test_no_rank_is_faster_than_the_reachable_time(workload, cost):
 def test_the_ranks_share_out_everything_once(plan, workload):
     works = works_of(plan, np.ones(workload.requests.num_requests, bool))
     taken = [work.order for work in works]
-    for work in reversed(works):
-        for is_early in (True, False):
-            while (more := work.more(is_early=is_early)) is not None:
-                taken.append(more)
+    taken += [more for work in reversed(works) for more in taken_by(work)]
     assert Counter(np.concatenate(taken).tolist()) == Counter(range(workload.requests.num_requests))
 
 
 def test_finished_requests_are_not_handed_out(plan, workload):
     is_open = np.ones(workload.requests.num_requests, bool)
-    early = plan.shards[0].in_packages([1])
-    is_open[early] = False
-    first = works_of(plan, is_open)[0]
-    assert not np.isin(first.may_come, early).any()
-    more = first.more(is_early=True)
-    assert more is not None
-    assert not np.isin(more, early).any()
+    done = plan.shards[0].in_packages([1])
+    is_open[done] = False
+    works = works_of(plan, is_open)
+    handed_out = [works[0].may_come, *(work.order for work in works), *taken_by(works[1])]
+    assert not np.isin(np.concatenate(handed_out), done).any()
 
 
 def test_the_long_outputs_of_a_plan_are_spread_and_start_early(workload, cost):
