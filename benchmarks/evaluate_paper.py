@@ -81,7 +81,7 @@ def shards(results: Results, _: Path) -> list[str]:
     """Speed-up over one rank, beside what T_reach of so many ranks allows."""
     rows = []
     for label in results.values("shards", "label"):
-        one = results.find("shards", label=label, num_shards=1)
+        one = results.find("main", label=label, seed=0, **BLEND)
         for row in sorted(results.find("shards", label=label), key=lambda row: row["case"]["num_shards"]):
             num_shards, result = row["case"]["num_shards"], row["result"]
             first = one[0]["result"] if one else None

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from evaluate_cases import Case
+from evaluate_cases import Case, steps_key
 from evaluate_loss import loss_split, resource_use
 
 import blendserve_core
@@ -24,6 +24,7 @@ from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.sim.lengths import LONGEST_VIDEO, openvid_like
 from blendserve_core.sim.mix import MixTarget
 from blendserve_core.sim.request_file import length_source
+from blendserve_core.sim.result import Simulation, retimed
 from blendserve_core.sim.simulate import Settings, simulate
 from blendserve_core.sim.steps import StepRecorder
 from blendserve_core.sim.workload import Workload, mixed_workload
@@ -51,28 +52,59 @@ def run_all(cases: Iterable[Case], path: Path, num_processes: int, deadline: flo
 
 
 def _run(cases: list[Case], num_processes: int, deadline: float) -> Iterable[Row]:
-    """Results as they come; a case is handed out only when a process is free."""
-    waiting = iter(cases)
+    """Results as they come; cases are handed out only when a process is free, those with the same steps together."""
+    together: dict[Case, list[Case]] = {}
+    for case in cases:
+        together.setdefault(steps_key(case), []).append(case)
+    waiting = iter(together.values())
     with ProcessPoolExecutor(num_processes) as pool:
-        running: set[Future[Row]] = set()
+        running: set[Future[list[Row]]] = set()
         while True:
-            while len(running) < num_processes and time.monotonic() < deadline and (case := next(waiting, None)):
-                running.add(pool.submit(run_case, case))
+            while len(running) < num_processes and time.monotonic() < deadline and (same := next(waiting, None)):
+                running.add(pool.submit(run_cases, same))
             if not running:
                 return
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
-                yield future.result()
+                yield from future.result()
 
 
 def run_case(case: Case) -> Row:
     """Simulate one case: {"case", "result", and with steps kept "use" over time and "loss"}."""
+    return run_cases([case])[0]
+
+
+def run_cases(cases: list[Case]) -> list[Row]:
+    """Simulate the first of some cases that take the same steps, and time its steps as each of the others would."""
+    first, cost = cases[0], _cost(cases[0])
+    workload = _workload(first, cost)
+    recorder = StepRecorder() if first.keep_steps or len(cases) > 1 else None
+    settings = Settings(
+        policy=first.policy,
+        lengths=first.lengths,  # pyright: ignore[reportArgumentType]
+        num_shards=first.num_shards,
+        seed=first.seed,
+        max_step_tokens=first.max_step_tokens,
+    )
+    result = simulate(workload, cost, settings, recorder)
+    rows = [_row(first, workload, cost, result, recorder)]
+    for case in cases[1:]:
+        assert recorder is not None
+        other = recorder.timed_by(_cost(case))
+        rows.append(_row(case, workload, _cost(case), retimed(result, workload, _cost(case), other), other))
+    return rows
+
+
+def _cost(case: Case) -> CostModel:
     spec, device = model_spec(case.model), a100_80gb()
     spec = spec.with_tensor_parallel(num_devices_for(spec, device))
-    cost = CostModel(spec, device, case.engine, case.interference)  # pyright: ignore[reportArgumentType]
+    return CostModel(spec, device, case.engine, case.interference)  # pyright: ignore[reportArgumentType]
+
+
+def _workload(case: Case, cost: CostModel) -> Workload:
     # An output must fit into the KV memory, twice over, or it would be a run of its own.
     mean_output = min(case.mean_output, cost.kv_capacity_tokens // (2 * LONGEST_VIDEO))
-    workload = mixed_workload(
+    return mixed_workload(
         MixTarget(case.density, case.sharing),
         case.num_requests,
         cost,
@@ -81,17 +113,12 @@ def run_case(case: Case) -> Row:
         long_output=partial(openvid_like, mean_output=mean_output),
         max_tokens=LONGEST_VIDEO * mean_output,
     )
-    settings = Settings(
-        policy=case.policy,
-        lengths=case.lengths,  # pyright: ignore[reportArgumentType]
-        num_shards=case.num_shards,
-        seed=case.seed,
-        max_step_tokens=case.max_step_tokens,
-    )
-    recorder = StepRecorder() if case.keep_steps else None
-    result = simulate(workload, cost, settings, recorder)
-    row: Row = {"case": asdict(case), "result": asdict(result), "devices": spec.tensor_parallel, "mix": _mix(workload, cost)}
-    if recorder is not None:
+
+
+def _row(case: Case, workload: Workload, cost: CostModel, result: Simulation, recorder: StepRecorder | None) -> Row:
+    devices = cost.model.tensor_parallel
+    row: Row = {"case": asdict(case), "result": asdict(result), "devices": devices, "mix": _mix(workload, cost)}
+    if recorder is not None and case.keep_steps:
         row["use"] = resource_use(recorder)
         row["loss"] = loss_split(recorder, cost, result.t_reachable_s, result.num_recomputed_tokens)
     return row

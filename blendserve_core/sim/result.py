@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from blendserve_core.perf.cost import CostModel
-from blendserve_core.perf.optimum import WorkloadTotals, practical_optimum_s
+from blendserve_core.perf.optimum import WorkloadTotals, practical_optimum_s, reachable_s
 from blendserve_core.perf.rank_bound import OutputWork, reachable_on_ranks_s
+from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.plan.tree import PrefixTree
 from blendserve_core.sim.part import Part
+from blendserve_core.sim.steps import StepRecorder
 from blendserve_core.sim.unique_reads import least_kv_reads
 from blendserve_core.sim.workload import Workload
 
@@ -89,6 +91,26 @@ def summarize(
         tree_s=clock[0],
         plan_s=clock[1],
         simulation_s=clock[2],
+    )
+
+
+def retimed(result: Simulation, workload: Workload, cost: CostModel, recorder: StepRecorder) -> Simulation:
+    """The result of one rank's run whose ``recorder`` was timed by another ``cost`` (:meth:`StepRecorder.timed_by`)."""
+    assert len(result.shard_s) == 1, "which rank takes over what depends on the time"
+    totals = _totals(workload, cost, build_tree(workload.requests))
+    is_warm_up, step_s = recorder.column("is_warm_up").astype(bool), recorder.column("seconds")
+    seconds, warm_up_s = float(step_s.sum()), float(step_s[is_warm_up].sum())
+    optimum_s, bound_s = practical_optimum_s(totals, cost), reachable_s(totals, cost)
+    return replace(
+        result,
+        seconds=seconds,
+        tokens_per_s=result.total_tokens / seconds,
+        t_practical_optimum_s=optimum_s,
+        t_reachable_s=bound_s,
+        fraction_of_practical_optimum=optimum_s / seconds,
+        fraction_of_reachable=bound_s / seconds,
+        warm_up_s=warm_up_s,
+        shard_s=(seconds - warm_up_s,),
     )
 
 

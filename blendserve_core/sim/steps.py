@@ -12,6 +12,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from blendserve_core.perf.cost import CostModel
+
 LOAD_COLUMNS = ("num_prefill_tokens", "num_decodes", "num_sampled", "kv_tokens_read", "prefill_pairs", "kv_tokens_held")
 PLACE_COLUMNS = ("shard", "is_warm_up")
 SECONDS_COLUMNS = ("seconds", "tc_s", "tm_s")
@@ -48,6 +50,12 @@ class StepRecorder:
         """A copy of one column, [num_steps]."""
         values = self._columns[name]
         return np.array(values, dtype=np.int64 if values.typecode == "q" else np.float64)
+
+    def timed_by(self, cost: CostModel) -> StepRecorder:
+        """The same steps on an engine that overlaps otherwise, on the same devices."""
+        other = StepRecorder()
+        other._columns = self._columns | {"seconds": array("d", cost.combine(self.column("tc_s"), self.column("tm_s")))}
+        return other
 
     def save(self, path: Path) -> None:
         """Write Parquet, or CSV where the path ends so."""

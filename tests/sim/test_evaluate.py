@@ -16,7 +16,7 @@ from evaluate_cases import SEARCHED, Case, Sizes, all_cases, chunk_cases, grid_c
 from evaluate_loss import loss_split
 from evaluate_plots import bars, heat_map, uses
 from evaluate_report import write_report
-from evaluate_run import best_chunks, run_all, run_case
+from evaluate_run import best_chunks, run_all, run_case, run_cases
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,17 @@ def test_losses_add_up_to_the_distance_from_the_reachable_time(case):
     row = run_case(case)
     assert sum(row["loss"].values()) == pytest.approx(row["result"]["seconds"] - row["result"]["t_reachable_s"])
     assert min(row["loss"][part] for part in ("ramp", "wrong_bottleneck", "tail")) > -1e-9
+
+
+def test_cases_with_the_same_steps_are_timed_as_if_each_had_run(case):
+    others = [replace(case, engine="sequential"), replace(case, policy="depth-first", interference=0.35, keep_steps=False)]
+    clocks = {"schedule_ms_mean", "schedule_ms_p99", "tree_s", "plan_s", "simulation_s"}
+    for row, other in zip(run_cases([case, *others])[1:], others, strict=True):
+        alone = run_case(other)
+        assert row["case"] == alone["case"]
+        assert row.get("loss", {}) == pytest.approx(alone.get("loss", {}))
+        for name in row["result"].keys() - clocks:
+            assert row["result"][name] == pytest.approx(alone["result"][name]), name
 
 
 @pytest.fixture
