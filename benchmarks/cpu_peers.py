@@ -8,7 +8,8 @@ to texts: of ours planning and writing rows too, of none its start. transformers
 the first rows of each workload, once, and are compared with a run of ours on these rows, and in tokens per second with ours on
 all rows. One more run of ours is profiled. An engine that cannot run is left out, with the reason.
 
-Workloads can be run one at a time (--workloads NAME): the others' figures stay in the output file, and all are printed.
+Workloads can be run one at a time (--workloads NAME): the others' figures stay in the output file, and all are printed;
+--workloads with no name only prints them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,13 @@ def main() -> None:
     if arguments.make_peers:
         make_peers(arguments.peers)
         return
+    if arguments.workloads:
+        run_workloads(arguments)
+    for summary in read_summaries(arguments.output):
+        print_summary(summary)
+
+
+def run_workloads(arguments: argparse.Namespace) -> None:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     model_folder = resolve_model("demo")
     with ExitStack() as stack:
@@ -53,8 +61,6 @@ def main() -> None:
         peers = start_peers(stack, arguments, model_folder, folder)
         for workload in workloads:
             keep(arguments.output, compare(workload, peers, arguments, model_folder, folder, rates))
-    for summary in read_summaries(arguments.output):
-        print_summary(summary)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -89,7 +95,7 @@ def start_peers(stack: ExitStack, arguments: argparse.Namespace, model_folder: P
     """The peers that can run, each with its model loaded."""
     peers: dict[str, Peer] = {}
     for name, command in peer_commands(arguments.peers.absolute(), model_folder).items():
-        if name in arguments.engines and arguments.workloads:
+        if name in arguments.engines:
             try:
                 peers[name] = stack.enter_context(Peer(name, command, folder / f"{name}.log"))
             except ValueError as error:
