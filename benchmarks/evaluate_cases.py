@@ -69,17 +69,13 @@ class Sizes:
     models_output: int = 2048
     main_output: int = 16384
     grid_policies: tuple[str, ...] = ("depth-first", "blend")
-    ranks: tuple[tuple[int, int], ...] = ((3, 4), (1, 4), (2, 4), (4, 4), (3, 2), (3, 8))
+    ranks: tuple[tuple[int, int], ...] = tuple((trace, num) for num in (4, 2, 8) for trace in (1, 2, 3, 4))
 
     def scaled(self, share: float) -> Sizes:
         """The same with fewer requests and shorter outputs, to try the script. Still shorter ones would not be memory-heavy."""
         counts = {name: max(1000, int(getattr(self, name) * share)) for name in ("main", "paper", "models", "small", "grid")}
-        outputs = {
-            "small_output": 2048,
-            "grid_output": 2048,
-            "models_output": 2048,
-            "main_output": max(2048, int(self.main_output * share)),
-        }
+        names = ("small_output", "grid_output", "models_output")
+        outputs = dict.fromkeys(names, 2048) | {"main_output": max(2048, int(self.main_output * share))}
         return replace(self, **counts, **outputs)
 
 
@@ -94,7 +90,6 @@ FULL = Sizes(
     grid_output=16384,
     models_output=16384,
     grid_policies=("depth-first", *PLANNED),
-    ranks=tuple(product((1, 2, 3, 4), (2, 4, 8))),
 )
 
 

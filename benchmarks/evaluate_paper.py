@@ -87,10 +87,21 @@ def shards(results: Results, _: Path) -> list[str]:
             first = one[0]["result"] if one else None
             limit, speed_up = ((first[f] / result[f] if first else None) for f in ("t_reachable_s", "seconds"))
             paper = dict(zip((1, 2, 4), (1.0, *PAPER_SPEEDS[label][1:]), strict=True)).get(num_shards)
-            of_limit = share(result["fraction_of_reachable"])
-            rows.append([f"{label}, {num_shards}", times(speed_up), times(limit), of_limit, times(paper) if paper else ""])
-    header = ["trace, ranks", "blend", "limit of T_reach", "share of its own T_reach", "paper"]
-    note = "The limit is below the number of ranks where the longest outputs make ranks step on without work to fill the steps."
+            ends = [(result["warm_up_s"] + seconds) / result["seconds"] for seconds in result["shard_s"]]
+            of_limit, shared = result["fraction_of_reachable"], result["sharing_ratio"] / result["max_sharing_ratio"]
+            shares = map(share, (of_limit, min(ends), sum(ends) / len(ends), shared))
+            rows.append([f"{label}, {num_shards}", times(speed_up), times(limit), *shares, times(paper) if paper else ""])
+    header = [
+        "trace, ranks",
+        "blend",
+        "limit of T_reach",
+        "share of its own T_reach",
+        "first rank ends",
+        "ranks end on average",
+    ]
+    header += ["share of maximal sharing", "paper"]
+    note = "Ends are shares of the time at which the last rank ends. The limit is below the number of ranks where the longest "
+    note += "outputs make ranks step on without work to fill the steps."
     return ["## Data parallel: speed-up over one rank", "", *table(header, rows), f"{_size(results, 'shards')}{note}", ""]
 
 
