@@ -4,9 +4,12 @@
 // instruction set; the caller passes the one it wants, at most blend_best_isa().
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
+#include <thread>
 #include <vector>
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define HAS_X86_DISPATCH 1
@@ -116,6 +119,25 @@ struct AttentionScratch {
         sums.assign(size_t(num_states) * num_lanes, 0.0f);
     }
 };
+
+#include "threads.inc"
+
+constexpr int kChunksPerThread = 4;  // of rows that all take the same time
+constexpr int kMinChunkRows = 8;
+
+int num_row_chunks(int64_t num_rows, int num_threads) {
+    return int(std::max<int64_t>(1, std::min<int64_t>(num_threads * kChunksPerThread, num_rows / kMinChunkRows)));
+}
+
+// body(row) for every row, in chunks of neighbours.
+template <class Body>
+void for_rows(int64_t num_rows, int num_threads, const Body& body) {
+    const int num_chunks = num_row_chunks(num_rows, num_threads);
+    share_out(num_threads, num_chunks, [&](int chunk) {
+        const int64_t end = num_rows * (chunk + 1) / num_chunks;
+        for (int64_t row = num_rows * chunk / num_chunks; row < end; ++row) body(row);
+    });
+}
 
 int64_t linear_tiles(int64_t num_rows) { return std::max<int64_t>(1, (num_rows + kLinearRows - 1) / kLinearRows); }
 
@@ -247,48 +269,49 @@ int32_t blend_has_matrix_unit() {
 
 void blend_attention(const AttentionArgs* args, int32_t dtype, int32_t isa, int32_t num_threads) {
     const auto units = split_into_units(*args, num_threads);
-    const int num_units = int(units.size());
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1 && num_units > 1)
-    {
-        AttentionScratch scratch;
-#pragma omp for schedule(dynamic, 1)
-        for (int i = 0; i < num_units; ++i) CALL(attend, isa, dtype, *args, units[i], scratch);
-    }
+    share_out(num_threads, int(units.size()), [&](int i) {
+        static thread_local AttentionScratch scratch;
+        CALL(attend, isa, dtype, *args, units[i], scratch);
+    });
 }
 
 void blend_rope_and_append(const RopeArgs* args, int64_t num_tokens, int32_t dtype, int32_t isa, int32_t num_threads) {
-    const int64_t num_runs = num_threads > 1 && num_tokens >= 32 ? num_threads : 1;
-#pragma omp parallel for num_threads(num_threads) if (num_runs > 1)
-    for (int64_t run = 0; run < num_runs; ++run) {
+    const int num_runs = num_row_chunks(num_tokens, num_threads);
+    share_out(num_threads, num_runs, [&](int run) {
         const int64_t end = end_of_run(*args, num_tokens * (run + 1) / num_runs, num_tokens);
         for (int64_t token = end_of_run(*args, num_tokens * run / num_runs, num_tokens); token < end; ++token)
             CALL(rope_and_append, isa, dtype, *args, token);
-    }
+    });
 }
 
-// Only for AVX512_BF16 and bfloat16. Threads share the tiles evenly; where the cut falls inside a panel both read it.
+// Only for AVX512_BF16 and bfloat16. Each thread takes a long run of tiles, then short ones until none is left; where a cut
+// falls inside a panel both sides read it.
 void blend_linear(const LinearArgs* args, int32_t num_threads) {
 #ifdef HAS_X86_DISPATCH
     const int64_t num_work = args->num_outputs / kPanel * linear_tiles(args->num_rows);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
-    for (int64_t part = 0; part < num_threads; ++part)
-        avx512_bf16::linear<avx512_bf16::BFloat16>(*args, num_work * part / num_threads, num_work * (part + 1) / num_threads);
+    constexpr int kLong = 6, kParts = 8;  // of a thread's share, in parts: one long run, the others one part each
+    const int num_runs = num_threads == 1 ? 1 : num_threads * (kParts - kLong + 1);
+    auto start = [&](int run) {
+        if (run == num_runs) return num_work;
+        const int num_parts = run <= num_threads ? run * kLong : num_threads * kLong + run - num_threads;
+        return num_work * num_parts / (num_threads * kParts);
+    };
+    share_out(num_threads, num_runs, [&](int run) {
+        avx512_bf16::linear<avx512_bf16::BFloat16>(*args, start(run), start(run + 1));
+    });
 #endif
 }
 
 void blend_rms_norm(const NormArgs* args, int64_t num_rows, int32_t dtype, int32_t isa, int32_t num_threads) {
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1 && num_rows >= 32)
-    for (int64_t row = 0; row < num_rows; ++row) CALL(rms_norm, isa, dtype, *args, row);
+    for_rows(num_rows, num_threads, [&](int64_t row) { CALL(rms_norm, isa, dtype, *args, row); });
 }
 
 void blend_silu_and_multiply(const SiluArgs* args, int64_t num_rows, int32_t dtype, int32_t isa, int32_t num_threads) {
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1 && num_rows >= 32)
-    for (int64_t row = 0; row < num_rows; ++row) CALL(silu_and_multiply, isa, dtype, *args, row);
+    for_rows(num_rows, num_threads, [&](int64_t row) { CALL(silu_and_multiply, isa, dtype, *args, row); });
 }
 
 void blend_merge_states(const MergeArgs* args, int64_t num_heads, int32_t dtype, int32_t isa, int32_t num_threads) {
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1 && num_heads >= 256)
-    for (int64_t head = 0; head < num_heads; ++head) CALL(merge_states, isa, dtype, *args, head);
+    for_rows(num_heads, num_threads, [&](int64_t head) { CALL(merge_states, isa, dtype, *args, head); });
 }
 
 // To measure what a core can read: the limit of attention over long contexts.

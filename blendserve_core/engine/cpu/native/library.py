@@ -12,17 +12,15 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import torch
-
 logger = logging.getLogger(__name__)
 
 SOURCE_FOLDER = Path(__file__).parent
 COMPILE_FLAGS = (
     "-O3",
-    "-std=c++17",
+    "-std=c++20",
     "-fPIC",
     "-shared",
-    "-fopenmp",
+    "-pthread",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-Wno-psabi",
@@ -82,23 +80,16 @@ def build_library(cache_folder: Path) -> Path:
 
 
 def _compile(compiler: str, target: Path) -> Path:
-    command = [compiler, *COMPILE_FLAGS, str(SOURCE_FOLDER / "kernels.cpp"), "-o", str(target), *_openmp_runtime()]
+    command = [compiler, *COMPILE_FLAGS, str(SOURCE_FOLDER / "kernels.cpp"), "-o", str(target)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise NativeUnavailableError(f"{' '.join(command)} failed:\n{result.stderr.strip()[-2000:]}")
     return target
 
 
-def _openmp_runtime() -> list[str]:
-    """Link to the OpenMP runtime that torch brings, so that both share one set of threads."""
-    torch_folder = Path(torch.__file__).parent
-    bundled = [*torch_folder.glob("lib/libgomp*.so*"), *torch_folder.parent.glob("torch.libs/libgomp*.so*")]
-    return ["-Wl,--as-needed", str(bundled[0])] if bundled else []
-
-
 def _build_key() -> str:
     digest = hashlib.sha256()
     for source in sorted([*SOURCE_FOLDER.glob("*.cpp"), *SOURCE_FOLDER.glob("*.inc")]):
         digest.update(source.read_bytes())
-    digest.update(" ".join([*COMPILE_FLAGS, *_openmp_runtime(), platform.machine()]).encode())
+    digest.update(" ".join([*COMPILE_FLAGS, platform.machine()]).encode())
     return digest.hexdigest()[:16]
