@@ -9,8 +9,7 @@ import torch
 from blendserve_core.engine.cuda.graphs import Capture, Replay
 from blendserve_core.engine.cuda.lanes import Lanes, LaneSeconds
 from blendserve_core.engine.cuda.program import Program
-from blendserve_core.run import LaunchingExecutor
-from blendserve_core.schedule.step import StepPlan
+from blendserve_core.schedule.step import LaunchingExecutor, StepPlan
 
 
 @dataclass
@@ -79,6 +78,9 @@ class MeteredExecutor:
 
     def finish(self, launched):
         return self.executor.finish(launched)
+
+    def may_be_followed(self, step: StepPlan) -> bool:
+        return self.executor.may_be_followed(step)
 
     def execute(self, step: StepPlan):
         return self.finish(self.launch(step))

@@ -13,10 +13,10 @@ from blendserve_core.perf.cost import CostModel
 from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.plan.lengths import estimate_lengths
 from blendserve_core.plan.planner import make_plan
-from blendserve_core.run import LaunchingExecutor, run_steps
+from blendserve_core.run import run_steps
 from blendserve_core.schedule.policies.make import make_policy
 from blendserve_core.schedule.scheduler import Scheduler
-from blendserve_core.schedule.step import Capacity, Executor, StepPlan, StepResult
+from blendserve_core.schedule.step import Capacity, Executor, LaunchingExecutor, StepPlan, StepResult
 from blendserve_core.sim.lengths import Lengths, openvid_like
 from blendserve_core.sim.workload import EOS_TOKEN_ID, Workload
 
@@ -68,6 +68,9 @@ class EndsAtTrueLength:
         # Any other token will do where the model happens to end too early.
         tokens = np.where(result.token_ids == EOS_TOKEN_ID, EOS_TOKEN_ID + 1, result.token_ids)
         return replace(result, token_ids=np.where(is_last, EOS_TOKEN_ID, tokens).astype(np.int32))
+
+    def may_be_followed(self, step: StepPlan) -> bool:
+        return isinstance(self._executor, LaunchingExecutor) and self._executor.may_be_followed(step)
 
     def execute(self, step: StepPlan) -> StepResult:
         return self.finish(self.launch(step))

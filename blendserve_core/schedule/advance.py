@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from blendserve_core.kv.block_lists import read
+from blendserve_core.kv.block_lists import BLOCK, read
 from blendserve_core.kv.compiled import compiled
 from blendserve_core.kv.pages import release_page, release_pages
 from blendserve_core.kv.prefix_cache import leave
 from blendserve_core.schedule.grow import unpack_all
-from blendserve_core.schedule.running import append_outputs, drop_rows
+from blendserve_core.schedule.running import append_outputs, drop_rows, unpack
 
 
 @compiled
@@ -20,6 +20,15 @@ def advance(step_rows, is_sampled, token_ids, *arrays):
     kv.state[0].num_copies = 0
     _count_computed(running, step_rows)
     append_outputs(running, store, step_rows[is_sampled], token_ids)
+
+
+@compiled
+def see_newest(rows, token_ids, *arrays):
+    """The newest output of each row, which stood there unseen, is known. ``arrays`` are those of ``Running``."""
+    running, store = unpack(arrays)
+    for i in range(len(rows)):
+        row = rows[i]
+        store.values[running.rows[row].last_output_block, (running.num_outputs[row] - 1) % BLOCK] = token_ids[i]
 
 
 @compiled

@@ -10,7 +10,7 @@ from blendserve_core.kv.arrays import KvArrays
 from blendserve_core.kv.compiled import compiled, compiled_inline
 from blendserve_core.kv.pages import num_pages_for, take_page
 from blendserve_core.kv.prefix_cache import evict, fill, remember_tails
-from blendserve_core.schedule.running import append_page, num_remaining, unpack
+from blendserve_core.schedule.running import append_page, is_complete, num_remaining, unpack
 
 NUM_KV_ARRAYS = len(KvArrays._fields)
 
@@ -30,7 +30,7 @@ def grow_decodes(num_running, *arrays):
     kv, running, store = unpack_all(arrays)
     num_needed = 0
     for row in range(num_running):
-        running.num_new[row] = num_remaining(running, row) == 1
+        running.num_new[row] = num_remaining(running, row) == 1 and not is_complete(running, row)
         if running.num_new[row] and _is_full(kv, running, row):
             num_needed += 1
     if not evict(kv, num_needed):
@@ -57,6 +57,8 @@ def continue_prefills(num_running, budget, step, *arrays):
     kv, running, store = unpack_all(arrays)
     num_promised = 0
     for row in range(num_running):
+        if is_complete(running, row):
+            continue
         remaining = num_remaining(running, row)
         if running.num_new[row] == 0 and budget > 0:
             num_new = min(remaining, budget)

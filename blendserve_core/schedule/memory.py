@@ -9,7 +9,7 @@ from blendserve_core.kv.arrays import empty_kv
 from blendserve_core.kv.prefix_cache import forget
 from blendserve_core.kv.segments import Segments
 from blendserve_core.schedule.admit import admit
-from blendserve_core.schedule.advance import advance, end_rows
+from blendserve_core.schedule.advance import advance, end_rows, see_newest
 from blendserve_core.schedule.grow import continue_prefills, grow_decodes
 from blendserve_core.schedule.running import Running
 from blendserve_core.schedule.step import Capacity
@@ -88,6 +88,10 @@ class Memory:
         """The step has run: its ``rows`` have computed their new tokens, and the sampled ones got ``token_ids``."""
         self._running.reserve(len(token_ids), len(token_ids))
         advance(rows, is_sampled, token_ids, *self._kv, *self._running.arrays)
+
+    def see_newest(self, rows: NDArray[np.int64], token_ids: NDArray[np.int32]) -> None:
+        """The newest output of each of the ``rows`` is known now."""
+        see_newest(rows, token_ids, *self._running.arrays)
 
     def end(self, rows: NDArray[np.int64], *, is_finished: bool) -> None:
         """Remove rows and take back their own pages, and their hold on the shared ones."""

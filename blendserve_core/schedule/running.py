@@ -95,6 +95,12 @@ def num_remaining(running, row):
     return running.rows[row].num_prompt_tokens + running.num_outputs[row] - running.num_computed[row]
 
 
+@compiled_inline
+def is_complete(running, row):
+    """Whether a row has all the outputs it may have: it ends, once the last one is known."""
+    return running.num_outputs[row] >= running.rows[row].max_outputs
+
+
 @compiled
 def append_page(running, store, row, page):
     columns = running.rows[row]

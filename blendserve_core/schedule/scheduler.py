@@ -16,6 +16,7 @@ from blendserve_core.kv.segments import Segments
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.build_step import step_columns, step_rows
 from blendserve_core.schedule.finish import FinishReason, FinishRules
+from blendserve_core.schedule.handed_out import HandedOut
 from blendserve_core.schedule.memory import Memory
 from blendserve_core.schedule.outcome import Counters, Finished
 from blendserve_core.schedule.policy import AdmissionPolicy, Load, StepOutcome
@@ -34,21 +35,11 @@ class _Retracted:
 _NEVER_RETRACTED = _Retracted(np.empty(0, dtype=np.int32), -1)
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    """The step that was handed out: its rows, which of them sample, and its load."""
-
-    rows: NDArray[np.int64]
-    is_sampled: NDArray[np.bool_]
-    num_decodes: int
-    num_prefill_tokens: int
-    num_kv_tokens_read: int
-
-
 class Scheduler:
     """One shard's scheduler: owns its running sequences and their memory.
 
-    Call :meth:`schedule` for the next step (None when all is done), then :meth:`update` with its result. ``order`` holds the
+    Call :meth:`schedule` for the next step (None when all is done), then :meth:`update` with its result. In between
+    :meth:`schedule_ahead` may give the step after it, which then is the one whose result comes next. ``order`` holds the
     shard's requests as planned, ``request_order`` all requests in the order of the tree that ``segments`` come from.
     Requests in ``outputs_so_far`` go on from there.
     """
@@ -76,8 +67,16 @@ class Scheduler:
         self._retracted = {request: _Retracted(outputs, -1) for request, outputs in (outputs_so_far or {}).items()}
         self._dropped: list[int] = []
         self._failed: list[Finished] = []
-        self._in_flight: _InFlight | None = None
+        self._in_flight: HandedOut | None = None
+        self._unseen: HandedOut | None = None
         self.counters = Counters()
+
+    @property
+    def _oldest(self) -> HandedOut:
+        """The step whose result comes next."""
+        step = self._unseen or self._in_flight
+        assert step is not None, "no step is in flight"
+        return step
 
     @property
     def num_running(self) -> int:
@@ -86,6 +85,7 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """The next step, or None when every request has ended. It has no tokens when all that was left has failed."""
         assert self._in_flight is None, "the last step's result is missing"
+        assert self._unseen is None, "the last step's result is missing"
         if self._running.num == 0 and self._policy.num_waiting == 0 and not self._failed:
             return None
         self.counters.num_steps += 1
@@ -96,17 +96,46 @@ class Scheduler:
         assert num_tokens > 0 or self._failed, "the policy offers nothing although nothing runs"
         return self._hand_out()
 
-    def update(self, result: StepResult, stopped: frozenset[int] = frozenset()) -> list[Finished]:
-        """Take in a step's tokens; ``stopped`` are requests whose text now holds a stop string. Returns what ended."""
+    def schedule_ahead(self) -> StepPlan | None:
+        """The step after the one in flight, whose tokens are not known; None where it has to wait for them.
+
+        Every sampled row has one more token then, whatever it is. Rows that have all they may have take no part. Of those that
+        turn out to have ended, this step computes one token too many, which is dropped. It waits where a row would have to be
+        retracted, because what is retracted has to be known.
+        """
         step = self._in_flight
         assert step is not None, "no step is in flight"
-        self._in_flight = None
+        assert self._unseen is None, "two steps are in flight"
+        self._memory.advance(step.live_rows, step.is_sampled, step.unseen_tokens)
+        self._unseen, self._in_flight = step, None
+        if self._policy.to_retract(self._load(0, 0, 0)) or (grown := self._memory.grow_decodes()) is None:
+            return None
+        self.counters.num_steps += 1
+        if self._plan_prompts(*grown):
+            return self._hand_out()
+        self.counters.num_steps -= 1
+        return None
+
+    def of_running(self, step: StepPlan, result: StepResult) -> tuple[StepPlan, StepResult]:
+        """The oldest step in flight and its result, without what it sampled for rows that had ended by the step before."""
+        return self._oldest.of_live_rows(step, result)
+
+    def update(self, result: StepResult, stopped: frozenset[int] = frozenset()) -> list[Finished]:
+        """Take in a step's tokens; ``stopped`` are requests whose text now holds a stop string. Returns what ended."""
+        step = self._oldest
         token_ids = np.ascontiguousarray(result.token_ids, dtype=np.int32)
-        self._memory.advance(step.rows, step.is_sampled, token_ids)
-        sampled = step.rows[step.is_sampled]
+        sampled = step.live_rows[step.is_sampled]
+        if self._unseen is None:
+            self._in_flight = None
+            self._memory.advance(step.live_rows, step.is_sampled, token_ids)
+        else:
+            self._unseen = None
+            self._memory.see_newest(sampled, token_ids)
         ended, reasons = self._finish_rules.ends(self._running.columns, sampled, token_ids, stopped | result.completed)
         finished = [self._finished(row, reason) for row, reason in zip(ended.tolist(), reasons, strict=True)]
         self._end(ended, is_finished=True)
+        if self._in_flight is not None:
+            self._in_flight = self._in_flight.without(ended)
         finished += self._failed
         self._failed = []
         self._policy.observe(_outcome(step, result, finished))
@@ -122,7 +151,10 @@ class Scheduler:
     def _plan_tokens(self) -> int:
         """Give every running row its new tokens with their pages, and admit what fits. Returns the number of new tokens."""
         self._retract_what_the_policy_puts_off()
-        num_decodes, num_kv_tokens_read = self._grow_decodes()
+        return self._plan_prompts(*self._grow_decodes())
+
+    def _plan_prompts(self, num_decodes: int, num_kv_tokens_read: int) -> int:
+        """Beside the decodes: tokens of begun prompts and of new ones. Returns the number of all new tokens."""
         load = self._load(num_decodes, 0, num_kv_tokens_read)
         limit = self._capacity.max_step_tokens - num_decodes
         budget = min(limit, self._policy.prefill_budget(load, limit))
@@ -248,13 +280,12 @@ class Scheduler:
         finished = np.array(self._dropped, dtype=np.int64)
         self._dropped = []
         step = StepPlan(*columns, finished, *self._memory.copies)
-        num_kv_tokens_read = int(step.context_lens[:num_decodes].sum())
-        self._in_flight = _InFlight(rows, step.is_sampled, num_decodes, step.num_tokens - num_decodes, num_kv_tokens_read)
+        self._in_flight = HandedOut.of(step, rows, num_decodes)
         self.counters.num_computed_tokens += step.num_tokens
         return step
 
 
-def _outcome(step: _InFlight, result: StepResult, finished: list[Finished]) -> StepOutcome:
+def _outcome(step: HandedOut, result: StepResult, finished: list[Finished]) -> StepOutcome:
     return StepOutcome(
         num_decode_tokens=step.num_decodes,
         num_prefill_tokens=step.num_prefill_tokens,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ class StepPlan:
 
     seq_ids          [S] request index in the RequestTable, the key of every per-sequence state
     token_indptr     [S + 1] CSR over ``token_ids``
-    token_ids        [T] new tokens, in sequence order
+    token_ids        [T] new tokens, in sequence order; -1 - j stands for the j-th token that the step before samples, which
+                     only the executor has so far (see :meth:`LaunchingExecutor.may_be_followed`)
     context_lens     [S] tokens whose KV is already in the pages; the new ones get positions context_len, context_len + 1, ...
     page_indptr      [S + 1] CSR over ``page_indices``, pages after this step's tokens are appended (FlashInfer's layout)
     page_indices     [num_pages_listed] physical pages in position order
@@ -110,3 +111,24 @@ class Executor(Protocol):
     def execute(self, step: StepPlan) -> StepResult: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class LaunchingExecutor(Executor, Protocol):
+    """An executor whose device works by itself: ``execute`` in two parts, with time for others between them.
+
+    Steps are finished in the order of their launches, and at most one more is launched before.
+    """
+
+    def launch(self, step: StepPlan) -> Any: ...
+
+    def finish(self, launched: Any) -> StepResult: ...
+
+    def may_be_followed(self, step: StepPlan) -> bool:
+        """Whether the step after this one may be launched before this one is finished, with unseen tokens in it."""
+        ...
+
+
+def unseen_tokens(samples: NDArray[np.int64]) -> NDArray[np.int32]:
+    """What stands in a StepPlan for the tokens with these numbers among those that the step before samples."""
+    return (-1 - samples).astype(np.int32)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blendserve_core.run import LaunchingExecutor
-from blendserve_core.schedule.step import Capacity, Executor, StepPlan, StepResult
+from blendserve_core.schedule.step import Capacity, Executor, LaunchingExecutor, StepPlan, StepResult
 
 IN_FLIGHT_FILE = "in_flight.bin"
 
@@ -28,12 +28,12 @@ class NotingExecutor:
         return self._executor.capacity
 
     def execute(self, step: StepPlan) -> StepResult:
-        self.note(step)
+        self.note(step.seq_ids)
         return self._executor.execute(step)
 
-    def note(self, step: StepPlan) -> None:
-        if not np.array_equal(step.seq_ids, self._noted):
-            self._noted = step.seq_ids.astype(np.int64)
+    def note(self, requests: NDArray[np.int64]) -> None:
+        if not np.array_equal(requests, self._noted):
+            self._noted = requests.astype(np.int64)
             os.pwrite(self._descriptor, np.append(len(self._noted), self._noted).tobytes(), 0)
 
     def close(self) -> None:
@@ -43,18 +43,25 @@ class NotingExecutor:
 
 
 class NotingLauncher(NotingExecutor):
-    """The same around an executor that launches its steps."""
+    """The same around an executor that launches its steps: noted are the requests of all that are not finished."""
 
     def __init__(self, executor: LaunchingExecutor, folder: Path) -> None:
         super().__init__(executor, folder)
         self._launching = executor
+        self._under_way: deque[NDArray[np.int64]] = deque()
 
     def launch(self, step: StepPlan) -> Any:
-        self.note(step)
+        self._under_way.append(step.seq_ids)
+        self.note(np.unique(np.concatenate(self._under_way)))
         return self._launching.launch(step)
 
     def finish(self, launched: Any) -> StepResult:
-        return self._launching.finish(launched)
+        result = self._launching.finish(launched)
+        self._under_way.popleft()
+        return result
+
+    def may_be_followed(self, step: StepPlan) -> bool:
+        return self._launching.may_be_followed(step)
 
 
 def noting(executor: Executor, folder: Path) -> NotingExecutor:

@@ -38,6 +38,9 @@ class Launching(CheckingExecutor):
         self.happened.append("finish")
         return launched
 
+    def may_be_followed(self, step: StepPlan) -> bool:
+        return False
+
 
 def loop(executor: CheckingExecutor, num_first: int = 4) -> tuple[OrderedAdmission, Iterator[StepRecord]]:
     policy = OrderedAdmission(np.arange(num_first))

@@ -13,7 +13,7 @@ from torch import Tensor
 from blendserve_core.engine.cuda.batch import BatchArrays
 from blendserve_core.engine.cuda.kernels import AttentionWrapper, Kernels
 from blendserve_core.engine.cuda.kv_pool import DeviceKVPool
-from blendserve_core.engine.cuda.staging import Staged, Staging
+from blendserve_core.engine.cuda.staging import CopyGate, Staged, Staging
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.rope import Rope
 
@@ -71,9 +71,10 @@ class NanoBatchAttention:
         self._batch: BatchArrays
         self._allocate_out(max_rows)
         self._is_graph = num_graph_rows is not None
-        # Two sets take turns: a plan writes pinned memory that the copy of the plan before may still read.
+        # Two sets take turns: a plan writes pinned memory that the copy of the plan before may still read. A graph has but one.
         self._wrappers = [self._make_wrappers(num_graph_rows, max_listed_pages) for _ in range(1 if self._is_graph else 2)]
         self._turn = 0
+        self._gate = CopyGate(setting.device)
 
     @property
     def num_rows(self) -> int:
@@ -114,9 +115,19 @@ class NanoBatchAttention:
             }
         )
         self._turn = (self._turn + 1) % len(self._wrappers)
+        if self._is_graph:
+            self._gate.wait()
         self._plan_own()
         if batch.num_shared_rows:
             self._plan_shared()
+        if self._is_graph:
+            self._gate.close()
+
+    def see_tokens(self, sampled_before: Tensor) -> None:
+        """Put ``sampled_before`` [N] int32 into the places of the tokens that stand for them (see StepPlan), on the device."""
+        token_ids = self.token_ids
+        samples = (-1 - token_ids).clamp_(min=0)
+        token_ids.copy_(torch.where(token_ids < 0, sampled_before[samples], token_ids))
 
     def append(self, layer: int, qkv: Tensor) -> Tensor:
         """Rotate queries and keys of ``qkv`` [T, Hq + 2 * Hkv, D] in place, keep keys and values; returns the queries."""

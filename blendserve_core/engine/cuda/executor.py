@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from blendserve_core.engine.cuda.lanes import LaneSeconds
 from blendserve_core.engine.cuda.program import Lane
-from blendserve_core.engine.cuda.sampling import CudaSampler, PendingSample, nothing_sampled
+from blendserve_core.engine.cuda.sampling import CudaSampler, PendingSample, nothing_sampled, sampled_before
 from blendserve_core.engine.cuda.step_runner import StepRunner
 from blendserve_core.engine.model.llama import Decoder
 from blendserve_core.engine.parallel.group import Group, OneRank
@@ -75,6 +76,8 @@ class CudaExecutor:
         self._capacity = capacity
         self._followers = followers or NoFollowers()
         self._group = group or OneRank()
+        self._sampled_last: Tensor | None = None
+        self._finished_at = 0.0
 
     @property
     def capacity(self) -> Capacity:
@@ -82,6 +85,10 @@ class CudaExecutor:
 
     def execute(self, step: StepPlan) -> StepResult:
         return self.finish(self.launch(step))
+
+    def may_be_followed(self, step: StepPlan) -> bool:
+        """The next step's input stays on the device, unless the host samples some of it: then that is waited for."""
+        return self._sampler.is_on_device(step)
 
     @torch.inference_mode()
     def launch(self, step: StepPlan) -> Launched:
@@ -93,12 +100,13 @@ class CudaExecutor:
         self._sampler.follow(step)
         self._followers.send(step)
         try:
-            hidden, lane_seconds = self._runner.run(step)
+            hidden, lane_seconds = self._runner.run(step, sampled_before(step, self._sampled_last, self._group))
             sample = self._sampler.sample(self._model.logits(hidden).float(), step) if len(hidden) else nothing_sampled(hidden)
         except RuntimeError:
             # Connections of a process that dies break before it counts as dead.
             self._followers.check(DYING_S)
             raise
+        self._sampled_last = sample.on_device
         return Launched(started, sample, lane_seconds)
 
     def finish(self, launched: Launched) -> StepResult:
@@ -111,9 +119,11 @@ class CudaExecutor:
             time.sleep(POLL_S)
         sampled = launched.sample.take()
         busy = launched.lane_seconds() if launched.lane_seconds else None
+        # A step that was launched behind another one began when that had ended.
+        began, self._finished_at = max(launched.started, self._finished_at), time.perf_counter()
         return StepResult(
             token_ids=sampled.token_ids,
-            seconds=time.perf_counter() - launched.started,
+            seconds=self._finished_at - began,
             compute_s=busy[Lane.GEMM] + busy[Lane.REDUCE] if busy else None,
             memory_s=busy[Lane.ATTENTION] if busy else None,
             logprobs=sampled.logprobs,

@@ -24,6 +24,8 @@ MAX_GRAPHS = 48
 Replay = Callable[[], None]
 Capture = Callable[[Replay], Replay]
 """From a function that starts work on the device to one that starts the same work on the same memory again."""
+Begin = Callable[[NanoBatchAttention, BatchArrays], None]
+"""Sends a step's arrays to the device."""
 GraphKey = tuple[int, tuple[int, ...]]
 """Multiprocessors for attention, and the rows of each nano-batch."""
 
@@ -64,7 +66,7 @@ class DecodeGraphs:
     def num_captured(self) -> int:
         return sum(step.replay is not None for step in self._steps.values())
 
-    def run(self, lanes: Lanes, num_attention_sms: int, batches: Sequence[BatchArrays]) -> list[NanoBatch] | None:
+    def run(self, lanes: Lanes, num_attention_sms: int, batches: Sequence[BatchArrays], begin: Begin) -> list[NanoBatch] | None:
         """Start a step by replay, or capture it for the next time; None where the step is not one for a graph."""
         if not all(self._is_suitable(batch) for batch in batches):
             return None
@@ -73,7 +75,7 @@ class DecodeGraphs:
         if step is None:
             return None
         for nano, batch, num_rows in zip(step.nano_batches, batches, rows, strict=True):
-            nano.attention.begin(padded(batch, num_rows, self._setting.pool.padding_page))
+            begin(nano.attention, padded(batch, num_rows, self._setting.pool.padding_page))
         if step.replay is None:
             # This step runs as it is, which also warms its kernels up; capturing runs nothing.
             program = overlapped_program(self._model, step.nano_batches)

@@ -16,6 +16,7 @@ from blendserve_core.engine.cuda.kv_pool import FP8, DeviceKVPool
 from blendserve_core.engine.cuda.lanes import HostLanes
 from blendserve_core.engine.cuda.memory import check_model_fits, kv_pages, page_bytes
 from blendserve_core.engine.cuda.ops import FlashInferOps
+from blendserve_core.engine.cuda.sampling import sampled_before
 from blendserve_core.engine.cuda.split_sms import green_streams, one_stream, plain_streams
 from blendserve_core.engine.cuda.step_runner import Overlap, StepRunner
 from blendserve_core.engine.model.config import ModelConfig
@@ -92,9 +93,11 @@ def build_rank(spec: RankSpec, rank: int) -> Rank:
 def follow(spec: RankSpec, rank: int, steps: Iterator[StepPlan]) -> None:
     """The life of a rank other than the first: run every step's layers and its part of the lm_head."""
     part = build_rank(spec, rank)
+    sampled = None
     with torch.inference_mode():
         for step in steps:
-            hidden, _ = part.runner.run(step)
+            hidden, _ = part.runner.run(step, sampled_before(step, sampled, part.group))
+            sampled = hidden.new_empty(len(hidden), dtype=torch.int32)
             if len(hidden):
                 part.model.logits(hidden)
     part.group.leave()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from blendserve_core.engine.cuda.kernels import Kernels
 from blendserve_core.engine.cuda.staging import to_device
+from blendserve_core.engine.parallel.group import Group
 from blendserve_core.engine.sampler import Sampled, Sampler
 from blendserve_core.engine.sampling import MIN_TEMPERATURE, RowParameters, invert_cumulative
 from blendserve_core.requests import RequestTable, SamplingColumns
@@ -23,8 +24,12 @@ from blendserve_core.schedule.step import Logprobs, StepPlan
 
 @dataclass(frozen=True, slots=True)
 class PendingSample:
-    """Tokens on their way: in ``token_ids`` (host memory) once ``done``, but for ``host_rows``, which the host has sampled."""
+    """Tokens on their way: in ``token_ids`` (host memory) once ``done``, but for ``host_rows``, which the host has sampled.
 
+    ``on_device`` are the same as the next step's kernels may read them.
+    """
+
+    on_device: Tensor
     token_ids: Tensor
     done: torch.cuda.Event | None
     host_rows: NDArray[np.int64]
@@ -59,7 +64,12 @@ class CudaSampler:
         rows = np.flatnonzero(self._needs_host[seq_ids])
         on_host = self._sample_on_host(logits, step, rows) if len(rows) else None
         parameters = RowParameters.of_sequences(self._sampling, seq_ids, num_outputs, logits.shape[1])
-        return PendingSample(*fetch(self._device.sample(logits, parameters)), rows, on_host)
+        token_ids = self._device.sample(logits, parameters)
+        return PendingSample(token_ids, *fetch(token_ids), rows, on_host)
+
+    def is_on_device(self, step: StepPlan) -> bool:
+        """Whether the device alone samples a step's tokens."""
+        return not self._needs_host[step.seq_ids[step.is_sampled]].any()
 
     def _sample_on_host(self, logits: Tensor, step: StepPlan, rows: NDArray[np.int64]) -> Sampled:
         some = replace(step, is_sampled=step.is_sampled & self._needs_host[step.seq_ids])
@@ -102,9 +112,17 @@ def needs_host(sampling: SamplingColumns) -> NDArray[np.bool_]:
     return has_penalty | (sampling.response_format >= 0) | (sampling.logprobs >= 0)
 
 
+def sampled_before(step: StepPlan, sampled: Tensor | None, group: Group) -> Tensor | None:
+    """What the step before ``step`` sampled: the first rank has it, and where the step takes any, the others get it."""
+    if group.size > 1 and sampled is not None and (step.token_ids < 0).any():
+        return group.broadcast(sampled)
+    return sampled
+
+
 def nothing_sampled(hidden: Tensor) -> PendingSample:
     """Of a step without a sampled row: no tokens, once all of it is done."""
-    return PendingSample(*fetch(hidden.new_empty(0, dtype=torch.int32)), np.empty(0, dtype=np.int64), None)
+    token_ids = hidden.new_empty(0, dtype=torch.int32)
+    return PendingSample(token_ids, *fetch(token_ids), np.empty(0, dtype=np.int64), None)
 
 
 def fetch(token_ids: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:

@@ -57,6 +57,26 @@ class Staging:
         self._device = torch.empty(num_words, dtype=torch.int32, device=self._where)
 
 
+class CopyGate:
+    """Keeps pinned memory from being written anew while the copy from it has yet to run.
+
+    A step's copies come first in it, and a step is prepared only once the one before the one before has ended; so the gate is
+    found open, or opens in microseconds.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+
+    def close(self) -> None:
+        """Until what the current stream was given so far is done."""
+        if self._copied is not None:
+            self._copied.record()
+
+    def wait(self) -> None:
+        if self._copied is not None:
+            self._copied.synchronize()
+
+
 def _spans(arrays: Mapping[str, NDArray[np.int32]]) -> tuple[dict[str, slice], int]:
     """Where each array stands, and where the last one ends."""
     spans: dict[str, slice] = {}

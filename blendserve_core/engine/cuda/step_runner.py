@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from blendserve_core.engine.cuda.attention import AttentionSetting, NanoBatchAttention
 from blendserve_core.engine.cuda.batch import MIN_TOKENS_SAVED, BatchArrays, batch_arrays
 from blendserve_core.engine.cuda.cut import Cut, choose_cut
-from blendserve_core.engine.cuda.graphs import Capture, DecodeGraphs
+from blendserve_core.engine.cuda.graphs import Begin, Capture, DecodeGraphs
 from blendserve_core.engine.cuda.lanes import Lanes, LaneSeconds
 from blendserve_core.engine.cuda.overlap import NanoBatch, hidden_of, overlapped_program
 from blendserve_core.engine.cuda.staging import to_device
@@ -61,28 +62,38 @@ class StepRunner:
         self._num_steps = 0
 
     @torch.inference_mode()
-    def run(self, step: StepPlan) -> tuple[Tensor, LaneSeconds | None]:
-        """Start a step on the current stream: its sampled rows' hidden states [N, H], and its times where it is a timed one."""
+    def run(self, step: StepPlan, sampled_before: Tensor | None = None) -> tuple[Tensor, LaneSeconds | None]:
+        """Start a step on the current stream: its sampled rows' hidden states [N, H], and its times where it is a timed one.
+
+        ``sampled_before`` [M] int32 on the device are the tokens that the step before sampled, where this one takes any.
+        """
         self._setting.pool.copy_pages(step.copy_src_pages, step.copy_dst_pages)
         cut = choose_cut(step, self._cost, self._overlap.rates, tuple(self._overlap.cut))
         page_size = self._setting.pool.page_size
         batches = [batch_arrays(step, places, page_size, self._min_tokens_saved) for places in cut.nano_batches]
-        nano_batches, seconds = self._start(cut, batches)
+        nano_batches, seconds = self._start(cut, batches, partial(_begin, sampled_before))
         rows = sampled_rows(step, batches, [nano.attention.num_rows for nano in nano_batches])
         return hidden_of(nano_batches)[to_device(rows, self._setting.device)], seconds
 
-    def _start(self, cut: Cut, batches: list[BatchArrays]) -> tuple[list[NanoBatch], LaneSeconds | None]:
+    def _start(self, cut: Cut, batches: list[BatchArrays], begin: Begin) -> tuple[list[NanoBatch], LaneSeconds | None]:
         lanes = self._overlap.whole if len(batches) == 1 else self._overlap.cut[cut.num_attention_sms]
         self._num_steps += 1
         is_timed = self._num_steps % TIMED_EVERY == 1
         if self._graphs is not None and not is_timed:
-            replayed = self._graphs.run(lanes, cut.num_attention_sms, batches)
+            replayed = self._graphs.run(lanes, cut.num_attention_sms, batches, begin)
             if replayed is not None:
                 return replayed, None
         nano_batches = self._nano_batches[: len(batches)]
         for nano, batch in zip(nano_batches, batches, strict=True):
-            nano.attention.begin(batch)
+            begin(nano.attention, batch)
         return nano_batches, lanes.issue(overlapped_program(self._model, nano_batches), is_timed)
+
+
+def _begin(sampled_before: Tensor | None, attention: NanoBatchAttention, batch: BatchArrays) -> None:
+    attention.begin(batch)
+    if (batch.token_ids < 0).any():
+        assert sampled_before is not None, "tokens of a step that was not run"
+        attention.see_tokens(sampled_before)
 
 
 def sampled_rows(step: StepPlan, batches: list[BatchArrays], num_rows: list[int]) -> NDArray[np.int64]:

@@ -30,6 +30,10 @@ class Group(Protocol):
         """[N, C] of every rank, side by side in rank order: [N, C * size]."""
         ...
 
+    def broadcast(self, x: Tensor) -> Tensor:
+        """``x`` of rank 0, which overwrites that of every other rank; all have the same shape."""
+        ...
+
     def minimum(self, value: int) -> int:
         """The smallest ``value`` of any rank."""
         ...
@@ -49,6 +53,9 @@ class OneRank:
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
+        return x
+
+    def broadcast(self, x: Tensor) -> Tensor:
         return x
 
     def minimum(self, value: int) -> int:
@@ -82,6 +89,10 @@ class ProcessGroup:
         parts = [torch.empty_like(x) for _ in range(self.size)]
         dist.all_gather(parts, x.contiguous())
         return torch.cat(parts, dim=1)
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        dist.broadcast(x, src=0)
+        return x
 
     def minimum(self, value: int) -> int:
         smallest = torch.tensor(value, dtype=torch.int64, device=self._device)

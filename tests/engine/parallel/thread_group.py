@@ -37,6 +37,9 @@ class ThreadGroup:
     def all_gather(self, x: Tensor) -> Tensor:
         return torch.cat(self.meeting.exchange(self.rank, x), dim=1)
 
+    def broadcast(self, x: Tensor) -> Tensor:
+        return x.copy_(self.meeting.exchange(self.rank, x)[0])
+
     def minimum(self, value: int) -> int:
         return int(torch.stack(self.meeting.exchange(self.rank, torch.tensor(value))).min())
 
