@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from cuda_on_cpu import CPU
+from cuda_on_cpu import CPU, cuda_executor
 from flashinfer_stand_in import stand_in_kernels
 
 from blendserve_core.engine.cuda import attention, calibrate
 from blendserve_core.engine.cuda.calibrate import OperatorBench
 from blendserve_core.engine.cuda.lanes import HostLanes
+from blendserve_core.engine.cuda.step_runner import StepRunner
 from blendserve_core.perf.cost import CostModel
 from blendserve_core.perf.hardware import h200
 from blendserve_core.perf.presets import llama_3_8b
 from blendserve_core.requests import RequestTable, SamplingColumns
+from blendserve_core.schedule.step import Capacity
 from blendserve_core.sim.executor import SimulatedExecutor, simulated_capacity
 from blendserve_core.sim.workload import EOS_TOKEN_ID, Workload
 from schemas.parameters import EngineOptions
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "gpu"))
+import check
 import correctness
 import overlap_times
 import serving_time
+from idle import IdleMeter, MeteredExecutor
 from random_model import TINY, random_model_folder
 
 
@@ -74,9 +79,47 @@ def test_overlap_is_timed_at_every_ratio_on_every_kind_of_lanes(tmp_path: Path) 
     assert all(time.speed_up == 1.0 for time in times if time.lanes == "none")
 
 
-@pytest.mark.parametrize("policy", ["depth-first", "blend"])
-def test_serving_counts_every_token_of_a_workload(policy: str) -> None:
-    num = 30
+def test_a_section_that_fails_is_a_row_of_the_one_table_that_is_printed_last(tmp_path: Path, monkeypatch, capsys) -> None:
+    def breaks(bench: check.Bench, findings: check.Findings) -> None:
+        raise RuntimeError("no such device")
+
+    monkeypatch.setitem(check.SECTIONS, "roofline", breaks)
+    monkeypatch.setattr(check, "DTYPE", torch.float32)
+    bench = check.Bench(CPU, stand_in_kernels, tmp_path, seconds=1.0)
+    is_good = check.check(bench, "a stand-in", ["roofline", "correctness"], tmp_path / "found.json")
+    assert not is_good
+    found = json.loads((tmp_path / "found.json").read_text())
+    names = [row[0] for row in found["table"]]
+    assert names[:3] == ["device", "roofline", "attention, decode"]
+    assert ["roofline", "RuntimeError: no such device", "BELOW TARGET"] in found["table"]
+    printed = capsys.readouterr().out.split("\n\n")[-1].strip().splitlines()
+    assert [line.split("  ")[0] for line in printed] == names
+
+
+def test_a_workload_is_served_with_steps_launched_ahead_and_metered(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(IdleMeter, "end", lambda meter: meter.ends.append(None))  # type: ignore[arg-type]
+    workload = workload_of(12)
+    folder = random_model_folder(tmp_path, correctness.TINY)
+    capacity = Capacity(num_pages=64, page_size=16, max_step_tokens=128, max_sequences=8, max_sequence_tokens=256)
+    launched = []
+    executor = MeteredExecutor(cuda_executor(folder, workload.requests, capacity), IdleMeter())
+    monkeypatch.setattr(StepRunner, "run", _noting(StepRunner.run, launched))
+    served = serving_time.serve_for(60.0, "depth-first", workload, executor, CostModel(llama_3_8b(), h200()))
+    assert served.num_tokens == 12 * 45
+    assert len(executor.meter.ends) == len(launched)
+    assert any((step.token_ids < 0).any() for step in launched)
+
+
+def _noting(run, launched: list):
+    def noting(self, step, sampled_before=None):
+        launched.append(step)
+        return run(self, step, sampled_before)
+
+    return noting
+
+
+def workload_of(num: int) -> Workload:
+    """Prompts of 40 tokens with outputs of 5."""
     lens, outputs = np.full(num, 40, np.int32), np.full(num, 5, np.int32)
     rng = np.random.default_rng(0)
     requests = RequestTable(
@@ -87,7 +130,13 @@ def test_serving_counts_every_token_of_a_workload(policy: str) -> None:
         token_ids=rng.integers(3, 100, num * 40).astype(np.int32),
         sampling=SamplingColumns.greedy(num, 64),
     )
-    workload = Workload(requests, outputs)
+    return Workload(requests, outputs)
+
+
+@pytest.mark.parametrize("policy", ["depth-first", "blend"])
+def test_serving_counts_every_token_of_a_workload(policy: str) -> None:
+    num = 30
+    workload = workload_of(num)
     cost = CostModel(llama_3_8b(), h200())
     # An executor that never ends a sequence by itself.
     endless = SimulatedExecutor(cost, np.full(num, 1000), EOS_TOKEN_ID, simulated_capacity(cost))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from cuda_on_cpu import call_again, cuda_executor
 from executor_contract import CAPACITY, PROMPT_LENS, float32_model_folder, requests_of  # noqa: F401
-from flashinfer_stand_in import stand_in_kernels
+from flashinfer_stand_in import StandInWrapper, stand_in_kernels
 from halving import cut_in_half
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -133,9 +133,9 @@ class WaitsAskedFor(TorchDispatchMode):
 def as_on_a_device(kernels: Kernels) -> Kernels:
     """The stand-in's kernels loop over the values of tensors, which those of a device do inside."""
 
-    class Wrapper(kernels.attention_wrapper):  # type: ignore[name-defined]
-        plan = _unwatched(kernels.attention_wrapper.plan)
-        run = _unwatched(kernels.attention_wrapper.run)
+    class Wrapper(StandInWrapper):
+        plan = _unwatched(StandInWrapper.plan)
+        run = _unwatched(StandInWrapper.run)
 
     functions = {field.name: _unwatched(getattr(kernels, field.name)) for field in fields(kernels)}
     return Kernels(**(functions | {"attention_wrapper": Wrapper}))
