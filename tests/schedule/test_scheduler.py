@@ -7,13 +7,13 @@ import pytest
 from checking_executor import CheckingExecutor, naive_output
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from putting_off import PutsOffTheOldest
 from request_tables import request_table
 
 from blendserve_core.kv.segments import no_segments, shared_segments
 from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.requests import RequestTable
 from blendserve_core.schedule.policies.ordered import OrderedAdmission
-from blendserve_core.schedule.policy import Load
 from blendserve_core.schedule.scheduler import Finished, Scheduler
 from blendserve_core.schedule.step import Capacity
 
@@ -78,13 +78,6 @@ def test_outputs_never_depend_on_order_memory_budget_or_sharing(job, num_pages, 
     finished, _, _ = run(request_table(prompts, max_tokens), order, capacity, eos=(7,), sharing=sharing)
     expected = [naive_output(prompt, limit, (7,)) for prompt, limit in zip(prompts, max_tokens, strict=True)]
     assert outputs(finished) == expected
-
-
-class PutsOffTheOldest(OrderedAdmission):
-    """Puts off the oldest running request whenever it has two outputs and another one runs."""
-
-    def to_retract(self, load: Load) -> list[int]:
-        return load.running[:1].tolist() if len(load.running) > 1 and load.num_outputs[0] == 2 else []
 
 
 def test_what_a_policy_puts_off_comes_back_and_goes_on():

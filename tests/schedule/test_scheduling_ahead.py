@@ -10,13 +10,13 @@ import numpy as np
 from checking_executor import VOCAB_SIZE, CheckingExecutor, naive_output
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from putting_off import PutsOffTheOldest
 from request_tables import request_table
 
 from blendserve_core.kv.segments import shared_segments
 from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.run import StepRecord, run_steps
 from blendserve_core.schedule.policies.ordered import OrderedAdmission
-from blendserve_core.schedule.policy import Load
 from blendserve_core.schedule.scheduler import Finished, Scheduler
 from blendserve_core.schedule.step import Capacity, Logprobs, StepPlan, StepResult
 
@@ -63,13 +63,6 @@ class FarDevice(CheckingExecutor):
 
 def logprobs_of(token_ids: np.ndarray) -> Logprobs:
     return Logprobs(-token_ids.astype(np.float32), token_ids[:, None], -token_ids[:, None].astype(np.float32))
-
-
-class PutsOffTheOldest(OrderedAdmission):
-    """Puts off the oldest running request whenever it has two outputs and another one runs."""
-
-    def to_retract(self, load: Load) -> list[int]:
-        return load.running[:1].tolist() if len(load.running) > 1 and load.num_outputs[0] == 2 else []
 
 
 def serve(
