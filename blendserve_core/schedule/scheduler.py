@@ -68,15 +68,9 @@ class Scheduler:
         self._dropped: list[int] = []
         self._failed: list[Finished] = []
         self._in_flight: HandedOut | None = None
+        # The step before the one in flight, while its tokens are counted but not known.
         self._unseen: HandedOut | None = None
         self.counters = Counters()
-
-    @property
-    def _oldest(self) -> HandedOut:
-        """The step whose result comes next."""
-        step = self._unseen or self._in_flight
-        assert step is not None, "no step is in flight"
-        return step
 
     @property
     def num_running(self) -> int:
@@ -147,6 +141,13 @@ class Scheduler:
         outputs = {int(running.columns.seq_ids[row]): running.outputs_of(row) for row in range(running.num)}
         outputs |= {request: retracted.outputs for request, retracted in self._retracted.items()}
         return {request: token_ids for request, token_ids in outputs.items() if len(token_ids) > 0}
+
+    @property
+    def _oldest(self) -> HandedOut:
+        """The step whose result comes next."""
+        step = self._unseen or self._in_flight
+        assert step is not None, "no step is in flight"
+        return step
 
     def _plan_tokens(self) -> int:
         """Give every running row its new tokens with their pages, and admit what fits. Returns the number of new tokens."""
