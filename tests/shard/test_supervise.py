@@ -25,17 +25,18 @@ from schemas.manifest import Progress
 from schemas.parameters import EngineOptions, JobParameters, SamplingDefaults
 from schemas.shard import EngineSpec
 
-NUM_REQUESTS, MAX_TOKENS = 12, 200
+MANNERS = ("brief", "kind", "calm", "fair", "wise", "warm", "bold", "keen")
+NUM_REQUESTS, MAX_TOKENS = 6 * len(MANNERS), 200
 
 
 @pytest.fixture(scope="session")
 def shard(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A staged and planned job of twelve requests with outputs so long that an engine can be stopped half-way."""
+    """A staged and planned job that takes an engine some seconds: it tells of itself once a second, and is stopped half-way."""
     from tiny_requests import write_requests
 
     folder = tmp_path_factory.mktemp("shard")
     parameters = JobParameters(
-        requests=str(write_requests(folder / "requests.parquet")),
+        requests=str(write_requests(folder / "requests.parquet", MANNERS)),
         output=str(folder),
         model=str(tiny_model_folder),
         sampling=SamplingDefaults(max_tokens=MAX_TOKENS, temperature=1.0, ignore_eos=True),
