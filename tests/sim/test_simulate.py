@@ -1,15 +1,13 @@
 import os
 from collections import Counter
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from small_simulations import POLICIES, short_of_memory, without_clocks
 
 from blendserve_core.kv.segments import shared_segments
 from blendserve_core.perf.cost import CostModel
-from blendserve_core.perf.hardware import a100_80gb
-from blendserve_core.perf.presets import llama_3_8b
 from blendserve_core.plan.build_tree import build_tree
 from blendserve_core.plan.lengths import estimate_lengths
 from blendserve_core.plan.planner import make_plan
@@ -22,17 +20,12 @@ from blendserve_core.sim.simulate import Settings, simulate
 from blendserve_core.sim.steps import StepRecorder
 from blendserve_core.sim.workload import EOS_TOKEN_ID, Workload, synthesize
 
-POLICIES = ["first-come", "depth-first", "random", "blend-paper", "blend"]
 GOLDEN = Path(__file__).parents[1] / "golden"
-CLOCKS = {"schedule_ms_mean", "schedule_ms_p99", "tree_s", "plan_s", "simulation_s"}
 
 
 @pytest.fixture
 def cost():
-    """Llama-3-8B on an A100 with room for 6,000 tokens of KV, so that memory is short."""
-    roomy = CostModel(llama_3_8b(), a100_80gb())
-    spare_bytes = (roomy.kv_capacity_tokens - 6_000) * roomy.model.kv_bytes_per_token
-    return CostModel(roomy.model, replace(a100_80gb(), memory_bytes=80e9 - spare_bytes))
+    return short_of_memory()
 
 
 @pytest.fixture
@@ -44,10 +37,6 @@ def workload():
     none = np.full(6, -1, np.int32)
     long = Lengths(rng.integers(20, 60, 6).astype(np.int32), rng.integers(400, 900, 6).astype(np.int32), none, none * 0)
     return synthesize([shared, long], rng)
-
-
-def without_clocks(result):
-    return {name: value for name, value in asdict(result).items() if name not in CLOCKS}
 
 
 def steps_of(workload, cost, policy, seed=0):
