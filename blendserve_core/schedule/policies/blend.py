@@ -96,9 +96,7 @@ class Blend:
     @property
     def lacks(self) -> Lacks:
         """Memory-intensive ones only where another like the last one would fit, so that none waits for long."""
-        last = self._last_right
-        has_room = last is None or self._num_right_running == 0 or self._fits(last, self._right_limit_tokens)
-        is_early = self._right.num_waiting == 0 and has_room
+        is_early = self._right.num_waiting == 0 and self._has_room_for_another()
         is_through = 2 * self._num_right_running <= self._most_right_running
         return Lacks(is_early, is_early and is_through, self._left.num_waiting == 0)
 
@@ -196,6 +194,10 @@ class Blend:
     @property
     def _right_limit_tokens(self) -> float:
         return self._settings.fill * self._num_kv_tokens - self._reserve_tokens(self._settings.reserve)
+
+    def _has_room_for_another(self) -> bool:
+        last = self._last_right
+        return last is None or self._num_right_running == 0 or self._fits(last, self._right_limit_tokens)
 
     def _find_on_the_right(self, *, is_alone: bool) -> int | None:
         """The next memory-intensive request that fits; when the first does not, shorter ones behind it are tried.
