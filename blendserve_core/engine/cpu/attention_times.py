@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,16 +36,11 @@ def time_attention(
 ) -> tuple[Point, tuple[Point, Point]]:
     """Prefill of one prompt by its operations, and decodes over short and long contexts by the bytes they read, per layer."""
     token_bytes = 2 * config.kv_size * dtype.itemsize
-    num_layers = layers_beyond_cache(config, NUM_DECODES * CONTEXTS[0] * token_bytes)
-    config = replace(config, num_layers=num_layers)
+    config = replace(config, num_layers=layers_beyond_cache(config, NUM_DECODES * CONTEXTS[0] * token_bytes))
     num_pages = NUM_DECODES * _num_pages(CONTEXTS[-1] + 1)
     attention = make_attention(kernels, config, Capacity(num_pages, PAGE_SIZE, 1, 1, 1), dtype)
     _fill_pages(attention, config, num_pages, dtype)
-
-    def layer_s(step: StepPlan) -> float:
-        attention.begin_step(step)
-        return seconds_of(_attend_all(attention, config, step, dtype)) / num_layers
-
+    layer_s = partial(_layer_s, config, dtype, seconds_of, attention)
     prefill_flops = 4 * config.query_size * float(causal_pairs(NUM_PROMPT_TOKENS))
     prefill = prefill_flops, layer_s(plain_step(1, NUM_PROMPT_TOKENS))
     short, long = (
@@ -87,11 +83,7 @@ def time_cascade(
     alone, together = (make_attention(kernels, config, capacity, dtype, costs) for costs in (None, FREE_CASCADE))
     for attention in (alone, together):
         _fill_pages(attention, config, num_pages, dtype)
-
-    def layer_s(attention: PagedAttention, step: StepPlan) -> float:
-        attention.begin_step(step)
-        return seconds_of(_attend_all(attention, config, step, dtype)) / config.num_layers
-
+    layer_s = partial(_layer_s, config, dtype, seconds_of)
     first, second, third = (
         (rows, num_shared, layer_s(alone, step) - layer_s(together, step))
         for rows, num_shared in SHARING
@@ -118,6 +110,12 @@ def _fill_pages(attention: PagedAttention, config: ModelConfig, num_pages: int, 
     attention.begin_step(first_page)
     _attend_all(attention, config, first_page, dtype)()
     attention.begin_step(plain_step(1, PAGE_SIZE, num_copies=num_pages - 1))
+
+
+def _layer_s(config: ModelConfig, dtype: torch.dtype, seconds_of: Timer, attention: PagedAttention, step: StepPlan) -> float:
+    """Seconds of one layer's attention in a step, from a pass through all."""
+    attention.begin_step(step)
+    return seconds_of(_attend_all(attention, config, step, dtype)) / config.num_layers
 
 
 def _attend_all(attention: PagedAttention, config: ModelConfig, step: StepPlan, dtype: torch.dtype) -> Callable[[], None]:
