@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blendserve_core.engine.cpu.layout import num_new_tokens
+from blendserve_core.engine.cuda.same_step import same_step_reads, splits_no_read
 from blendserve_core.perf.cost import CostModel, causal_pairs
 from blendserve_core.perf.overlap import OverlapRates
 from blendserve_core.schedule.step import StepPlan
@@ -58,7 +59,7 @@ def step_cost(step: StepPlan, cost: CostModel) -> StepCost:
     )
 
 
-def choose_cut(step: StepPlan, cost: CostModel, rates: OverlapRates, sm_choices: tuple[int, ...]) -> Cut:
+def choose_cut(step: StepPlan, cost: CostModel, rates: OverlapRates, sm_choices: tuple[int, ...], page_size: int) -> Cut:
     """The cheapest way to run a step; ``sm_choices`` are splits to choose from, 0 for streams without a split.
 
     Without a choice, or where overlap does not pay, the step stays whole.
@@ -73,7 +74,7 @@ def choose_cut(step: StepPlan, cost: CostModel, rates: OverlapRates, sm_choices:
     best = Cut((everything,), 0, compute_s, memory_s, compute_s + memory_s)
     if not sm_choices or step.num_tokens < MIN_OVERLAPPED_ROWS or not _is_balanced(compute_s, memory_s):
         return best
-    for order, is_boundary in _orders(step, costs):
+    for order, is_boundary in _orders(step, costs, page_size):
         for num_sms in sm_choices:
             place, seconds = _best_place(costs, order, is_boundary, cost, rates, num_sms)
             if seconds < best.est_s:
@@ -85,19 +86,22 @@ def _is_balanced(compute_s: float, memory_s: float) -> bool:
     return max(compute_s, memory_s) <= MAX_IMBALANCE * min(compute_s, memory_s)
 
 
-def _orders(step: StepPlan, costs: StepCost) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+def _orders(step: StepPlan, costs: StepCost, page_size: int) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     """Two orders to cut: chunks first, and chunks last, behind decodes that are kept together by shared prefix.
 
-    With each, whether a cut before place i leaves no group of readers in two.
+    With each, whether a cut before place i leaves no group of readers in two, and nobody before those whose tokens it reads.
     """
-    is_chunk = costs.num_rows > 1
-    nodes = np.where(is_chunk, -1, step.prefix_nodes)
+    readers, writers = same_step_reads(step, page_size)
+    is_prompt = costs.num_rows > 1
+    # Requests enter behind those that began their prefix, so in the order of the step they stand behind them.
+    is_prompt[readers] = True
+    nodes = np.where(is_prompt, -1, step.prefix_nodes)
     orders = []
-    for chunk_key in (~is_chunk, is_chunk):
-        order = np.lexsort((nodes, chunk_key))
+    for prompt_key in (~is_prompt, is_prompt):
+        order = np.lexsort((nodes, prompt_key))
         sorted_nodes = nodes[order]
         is_boundary = np.concatenate([[False], (sorted_nodes[1:] != sorted_nodes[:-1]) | (sorted_nodes[1:] < 0)])
-        orders.append((order, is_boundary))
+        orders.append((order, is_boundary & splits_no_read(order, readers, writers)))
     return orders
 
 

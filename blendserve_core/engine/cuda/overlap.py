@@ -60,30 +60,35 @@ class NanoBatch:
 def overlapped_program(model: Decoder, nano_batches: Sequence[NanoBatch]) -> Program:
     """All layers of one nano-batch, or of two side by side."""
     recorder = Recorder()
-    for nano in nano_batches:
+    for place, nano in enumerate(nano_batches):
         recorder.run(Lane.GEMM, f"embed {nano.name}", nano.embed, [f"{nano.name}.tables"], _stream_of(nano))
-        _before_attention(recorder, nano, 0)
+        _before_attention(recorder, nano_batches[: place + 1], 0)
     for layer in range(len(model.layers)):
-        for nano in nano_batches:
+        for place, nano in enumerate(nano_batches):
             _after_attention(recorder, model, nano, layer)
             if layer + 1 < len(model.layers):
-                _before_attention(recorder, nano, layer + 1)
+                _before_attention(recorder, nano_batches[: place + 1], layer + 1)
     return recorder.program
 
 
-def _before_attention(recorder: Recorder, nano: NanoBatch, layer: int) -> None:
-    """Queries, keys and values on the GEMM lane, then decode attention on its own."""
-    name = nano.name
-    kv, tables, context = f"{name}.kv.{layer}", f"{name}.tables", f"context.{layer}"
+def _before_attention(recorder: Recorder, so_far: Sequence[NanoBatch], layer: int) -> None:
+    """Of the last of ``so_far``: queries, keys and values on the GEMM lane, then decode attention on its own.
+
+    It may read what those before it have appended in this step, and they nothing of its own (:mod:`same_step`).
+    """
+    nano = so_far[-1]
+    name, tables = nano.name, f"{nano.name}.tables"
+    kv, context = [f"{other.name}.kv.{layer}" for other in so_far], f"context.{layer}"
     out = [f"{name}.attended_chunks"] if nano.attention.has_chunks else []
     recorder.run(
-        Lane.GEMM, f"qkv {name} {layer}", partial(nano.qkv, layer), [f"{name}.x", tables, context], [f"{name}.q", kv, *out]
-    )
+        Lane.GEMM, f"qkv {name} {layer}", partial(nano.qkv, layer),
+        [f"{name}.x", tables, context, *kv[:-1]], [f"{name}.q", kv[-1], *out],
+    )  # fmt: skip
     if nano.attention.has_decodes:
         recorder.ordered(Lane.GEMM, Lane.ATTENTION, f"appended {name} {layer}")
         recorder.run(
             Lane.ATTENTION, f"decodes {name} {layer}", partial(nano.attend_decodes, layer),
-            [f"{name}.q", kv, tables, context], [f"{name}.attended_decodes"],
+            [f"{name}.q", tables, context, *kv], [f"{name}.attended_decodes"],
         )  # fmt: skip
         recorder.record(Lane.ATTENTION, f"attended {name} {layer}")
 

@@ -68,8 +68,8 @@ class StepRunner:
         ``sampled_before`` [M] int32 on the device are the tokens that the step before sampled, where this one takes any.
         """
         self._setting.pool.copy_pages(step.copy_src_pages, step.copy_dst_pages)
-        cut = choose_cut(step, self._cost, self._overlap.rates, tuple(self._overlap.cut))
         page_size = self._setting.pool.page_size
+        cut = choose_cut(step, self._cost, self._overlap.rates, tuple(self._overlap.cut), page_size)
         batches = [batch_arrays(step, places, page_size, self._min_tokens_saved) for places in cut.nano_batches]
         nano_batches, seconds = self._start(cut, batches, partial(_begin, sampled_before))
         rows = sampled_rows(step, batches, [nano.attention.num_rows for nano in nano_batches])

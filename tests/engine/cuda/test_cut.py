@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_cuda_batch import step_of
+from test_cuda_batch import PAGE_SIZE, step_of
 
 from blendserve_core.engine.cuda.cut import choose_cut, step_cost
 from blendserve_core.perf.cost import CostModel
@@ -32,7 +32,7 @@ def balanced_context(num: int) -> int:
 
 def test_a_balanced_step_is_cut_into_halves_of_all_sequences_and_gains() -> None:
     step = decodes(1024, balanced_context(1024))
-    cut = choose_cut(step, COST, RATES, SPLITS)
+    cut = choose_cut(step, COST, RATES, SPLITS, PAGE_SIZE)
     assert len(cut.nano_batches) == 2
     assert sorted(np.concatenate(cut.nano_batches).tolist()) == list(range(1024))
     assert cut.num_attention_sms in SPLITS
@@ -41,7 +41,7 @@ def test_a_balanced_step_is_cut_into_halves_of_all_sequences_and_gains() -> None
 
 def test_attention_of_one_part_takes_about_as_long_as_the_gemms_of_the_other() -> None:
     step = decodes(1024, balanced_context(1024))
-    cut = choose_cut(step, COST, RATES, SPLITS)
+    cut = choose_cut(step, COST, RATES, SPLITS, PAGE_SIZE)
     costs = step_cost(step, COST)
     first, second = cut.nano_batches
     slower_gemm = RATES.gemm_slowdown(cut.num_attention_sms)
@@ -62,18 +62,18 @@ def test_attention_of_one_part_takes_about_as_long_as_the_gemms_of_the_other() -
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_step_stays_whole_where_overlap_does_not_pay(step: StepPlan, why: str) -> None:
-    cut = choose_cut(step, COST, RATES, SPLITS)
+    cut = choose_cut(step, COST, RATES, SPLITS, PAGE_SIZE)
     assert len(cut.nano_batches) == 1, why
     assert cut.est_s == cut.compute_s + cut.memory_s
 
 
 def test_without_lanes_for_it_nothing_is_cut() -> None:
-    assert len(choose_cut(decodes(1024, balanced_context(1024)), COST, RATES, ()).nano_batches) == 1
+    assert len(choose_cut(decodes(1024, balanced_context(1024)), COST, RATES, (), PAGE_SIZE).nano_batches) == 1
 
 
 def test_a_large_chunk_computes_beside_the_decodes() -> None:
     step = decodes(400, 3000, chunk=1600)
-    cut = choose_cut(step, COST, RATES, SPLITS)
+    cut = choose_cut(step, COST, RATES, SPLITS, PAGE_SIZE)
     assert len(cut.nano_batches) == 2
     with_chunk = next(part for part in cut.nano_batches if 400 in part)
     assert len(with_chunk) < 400, "most decodes stand in the other part"
@@ -81,14 +81,14 @@ def test_a_large_chunk_computes_beside_the_decodes() -> None:
 
 def test_more_attention_gets_more_multiprocessors() -> None:
     context = balanced_context(1024)
-    few, many = (choose_cut(decodes(1024, int(context * factor)), COST, RATES, SPLITS) for factor in (0.4, 2.0))
+    few, many = (choose_cut(decodes(1024, int(context * factor)), COST, RATES, SPLITS, PAGE_SIZE) for factor in (0.4, 2.0))
     assert few.num_attention_sms < many.num_attention_sms
 
 
 def test_readers_of_a_prefix_stay_together() -> None:
     num = 1024
     step = step_of(np.ones(num, np.int64), np.full(num, balanced_context(num)), np.repeat([1, 2], num // 2))
-    first, second = choose_cut(step, COST, RATES, SPLITS).nano_batches
+    first, second = choose_cut(step, COST, RATES, SPLITS, PAGE_SIZE).nano_batches
     assert set(step.prefix_nodes[first].tolist()).isdisjoint(step.prefix_nodes[second].tolist())
 
 

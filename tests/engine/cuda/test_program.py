@@ -116,8 +116,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def begun(folder: Path, cut: list[list[int]], group: Group) -> tuple[Program, list[NanoBatch], torch.Tensor]:
-    """The program of ``STEP`` cut so, over a pool with random contents, which is returned too."""
+def begun(
+    folder: Path, cut: list[list[int]], group: Group, step: StepPlan = STEP
+) -> tuple[Program, list[NanoBatch], torch.Tensor]:
+    """The program of ``step`` cut so, over a pool with random contents, which is returned too."""
     model = load_part(folder, FlashInferOps(stand_in_kernels()), torch.float32, group)
     setting = attention_setting(model.config, NUM_PAGES, PAGE_SIZE)
     pages = torch.stack([setting.pool.layer(layer) for layer in range(model.config.num_layers)])
@@ -126,7 +128,7 @@ def begun(folder: Path, cut: list[list[int]], group: Group) -> tuple[Program, li
     nano_batches = []
     for name, places in zip("AB", cut, strict=False):
         nano = NanoBatch(name, model, NanoBatchAttention(setting, 64, NUM_PAGES))
-        nano.attention.begin(batch_arrays(STEP, np.array(places), PAGE_SIZE))
+        nano.attention.begin(batch_arrays(step, np.array(places), PAGE_SIZE))
         nano_batches.append(nano)
     return overlapped_program(model, nano_batches), nano_batches, setting.pool.layer(model.config.num_layers - 1)
 
@@ -184,26 +186,38 @@ def test_every_legal_order_gives_the_same_bits(folder: Path, cut: list[list[int]
     assert len(orders) > 4
 
 
-def test_cut_or_whole_a_step_gives_the_same_hidden_states(folder: Path) -> None:
-    hidden = {}
-    for name, cut in CUTS.items():
-        program, nano_batches, _ = begun(folder, cut, OneRank())
-        with torch.inference_mode():
-            for instruction in program:
-                if isinstance(instruction, Run):
-                    instruction.call()
-        rows = torch.cat([nano.x for nano in nano_batches])
-        places = np.concatenate([row_places(cut_part) for cut_part in cut])
-        hidden[name] = rows[torch.from_numpy(np.argsort(places))]
-    for name in list(CUTS)[1:]:
-        torch.testing.assert_close(hidden[name], hidden["whole"], atol=1e-5, rtol=1e-5)
+def hidden_states(folder: Path, step: StepPlan, cut: list[list[int]]) -> torch.Tensor:
+    """Of every row of ``step``, in its order."""
+    program, nano_batches, _ = begun(folder, cut, OneRank(), step)
+    with torch.inference_mode():
+        for instruction in program:
+            if isinstance(instruction, Run):
+                instruction.call()
+    places = np.concatenate([row_places(step, part) for part in cut])
+    return hidden_of(nano_batches)[torch.from_numpy(np.argsort(places))]
 
 
-def row_places(sequences: list[int]) -> np.ndarray:
-    """Rows of ``STEP`` that some sequences have, as a nano-batch holds them."""
-    batch = batch_arrays(STEP, np.array(sequences), PAGE_SIZE)
-    spans = [np.arange(STEP.token_indptr[s], STEP.token_indptr[s + 1]) for s in batch.sequences]
+def row_places(step: StepPlan, sequences: list[int]) -> np.ndarray:
+    """Rows of ``step`` that some sequences have, as a nano-batch holds them."""
+    batch = batch_arrays(step, np.array(sequences), PAGE_SIZE)
+    spans = [np.arange(step.token_indptr[s], step.token_indptr[s + 1]) for s in batch.sequences]
     return np.concatenate(spans)
+
+
+@pytest.mark.parametrize("name", list(CUTS)[1:])
+def test_cut_or_whole_a_step_gives_the_same_hidden_states(folder: Path, name: str) -> None:
+    whole = hidden_states(folder, STEP, CUTS["whole"])
+    torch.testing.assert_close(hidden_states(folder, STEP, CUTS[name]), whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_read", [1, 7], ids=["one token", "a chunk"])
+def test_a_prefix_computed_in_the_same_step_is_read_behind_its_writer_and_never_before(folder: Path, num_read: int) -> None:
+    step = mixed_step(num_new=[1, 1, num_read, 20], contexts=[33, 5, 16, 0])
+    reader, writer = step.page_indptr[2], step.page_indptr[3]
+    step.page_indices[reader] = step.page_indices[writer]
+    whole, sound, early = (hidden_states(folder, step, cut) for cut in ([[0, 1, 2, 3]], [[3, 0], [2, 1]], [[2, 0], [3, 1]]))
+    torch.testing.assert_close(sound, whole, atol=1e-5, rtol=1e-5)
+    assert (early - whole).abs().max() > 1e-3
 
 
 def test_the_stand_in_refuses_a_run_without_a_plan(folder: Path) -> None:
