@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from blendserve_core.schedule.outcome import Finished
+from blendserve_core.schedule.policy import StepOutcome
 from blendserve_core.schedule.step import Logprobs, StepPlan, StepResult, unseen_tokens
 
 GONE = -1
@@ -61,6 +63,17 @@ class HandedOut:
         logprobs = None if result.logprobs is None else _some(result.logprobs, kept)
         result = replace(result, token_ids=result.token_ids[kept], logprobs=logprobs)
         return replace(step, is_sampled=step.is_sampled & ~is_gone), result
+
+    def outcome(self, result: StepResult, finished: list[Finished]) -> StepOutcome:
+        """What the policy sees of it."""
+        return StepOutcome(
+            num_decode_tokens=self.num_decodes,
+            num_prefill_tokens=self.num_prefill_tokens,
+            num_kv_tokens_read=self.num_kv_tokens_read,
+            result=result,
+            finished=np.array([f.request for f in finished], dtype=np.int64),
+            finished_num_outputs=np.array([len(f.token_ids) for f in finished], dtype=np.int32),
+        )
 
 
 def _some(logprobs: Logprobs, kept: NDArray[np.int64]) -> Logprobs:

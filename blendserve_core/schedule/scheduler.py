@@ -6,8 +6,6 @@ pages. When decodes need pages and none are left, idle cache is evicted, then th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,20 +17,12 @@ from blendserve_core.schedule.finish import FinishReason, FinishRules
 from blendserve_core.schedule.handed_out import HandedOut
 from blendserve_core.schedule.memory import Memory
 from blendserve_core.schedule.outcome import Counters, Finished
-from blendserve_core.schedule.policy import AdmissionPolicy, Load, StepOutcome
+from blendserve_core.schedule.policy import AdmissionPolicy, Load
+from blendserve_core.schedule.put_off import PutOff
 from blendserve_core.schedule.running import Running
 from blendserve_core.schedule.step import Capacity, StepPlan, StepResult
 
 __all__ = ["Counters", "Finished", "Scheduler"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Retracted:
-    outputs: NDArray[np.int32]
-    num_cached: int
-
-
-_NEVER_RETRACTED = _Retracted(np.empty(0, dtype=np.int32), -1)
 
 
 class Scheduler:
@@ -64,7 +54,7 @@ class Scheduler:
         self._finish_rules = FinishRules(requests.sampling, eos_token_ids)
         self._running = Running(capacity.max_sequences)
         self._memory = Memory(segments, request_order, rank, capacity, self._running)
-        self._retracted = {request: _Retracted(outputs, -1) for request, outputs in (outputs_so_far or {}).items()}
+        self._put_off = PutOff(outputs_so_far or {})
         self._dropped: list[int] = []
         self._failed: list[Finished] = []
         self._in_flight: HandedOut | None = None
@@ -132,14 +122,14 @@ class Scheduler:
             self._in_flight = self._in_flight.without(ended)
         finished += self._failed
         self._failed = []
-        self._policy.observe(_outcome(step, result, finished))
+        self._policy.observe(step.outcome(result, finished))
         return finished
 
     def unfinished_outputs(self) -> dict[int, NDArray[np.int32]]:
         """Outputs so far of every sequence that has some and is not done: what a run that ends early knows of them."""
         running = self._running
         outputs = {int(running.columns.seq_ids[row]): running.outputs_of(row) for row in range(running.num)}
-        outputs |= {request: retracted.outputs for request, retracted in self._retracted.items()}
+        outputs |= self._put_off.outputs()
         return {request: token_ids for request, token_ids in outputs.items() if len(token_ids) > 0}
 
     @property
@@ -192,8 +182,8 @@ class Scheduler:
         (0, 0) where it must wait.
         """
         requests, running = self._requests, self._running
-        retracted = self._retracted.get(request, _NEVER_RETRACTED)
-        num_prompt, num_outputs = int(requests.num_prompt_tokens[request]), len(retracted.outputs)
+        begun = self._put_off.of(request)
+        num_prompt, num_outputs = int(requests.num_prompt_tokens[request]), len(begun.outputs)
         prompt = int(requests.prompt_start[request]), num_prompt
         max_outputs = min(int(requests.sampling.max_tokens[request]), self._capacity.max_sequence_tokens - num_prompt)
         num_new, num_cached = self._memory.admit(
@@ -201,14 +191,13 @@ class Scheduler:
         )
         if num_new == 0:
             return 0, 0
-        self._retracted.pop(request, None)
+        self._put_off.drop(request)
         if num_outputs:
-            running.set_outputs(running.num - 1, retracted.outputs)
+            running.set_outputs(running.num - 1, begun.outputs)
         num_missing = num_prompt + num_outputs - num_cached
-        if retracted.num_cached >= 0:
+        if begun.has_run:
             self.counters.num_recomputed_tokens += num_missing
-        first_cached = num_cached if retracted.num_cached < 0 else retracted.num_cached
-        running.columns.rows["num_cached"][running.num - 1] = first_cached
+        running.columns.rows["num_cached"][running.num - 1] = begun.num_cached if begun.has_run else num_cached
         return num_new, num_missing - num_new
 
     def _is_hopeless(self, request: int) -> bool:
@@ -217,10 +206,11 @@ class Scheduler:
         most = min(self._capacity.num_tokens, self._capacity.max_sequence_tokens)
         if num_tokens <= most:
             return False
-        retracted = self._retracted.pop(request, _NEVER_RETRACTED)
+        begun = self._put_off.of(request)
+        self._put_off.drop(request)
         self._memory.forget(request)
         error = f"{num_tokens} tokens do not fit: a sequence may have {most} in a KV pool of {self._capacity.num_tokens} tokens"
-        self._failed.append(Finished(request, retracted.outputs, "error", max(0, retracted.num_cached), error))
+        self._failed.append(Finished(request, begun.outputs, "error", max(0, begun.num_cached), error))
         return True
 
     def _make_room(self) -> None:
@@ -241,7 +231,7 @@ class Scheduler:
 
     def _retract(self, row: int) -> None:
         ended = self._finished(row, "error")
-        self._retracted[ended.request] = _Retracted(ended.token_ids, ended.num_cached_tokens)
+        self._put_off.keep(ended)
         self._end(np.array([row]), is_finished=False)
         self._policy.put_back(ended.request, retracted=True)
         self.counters.num_retractions += 1
@@ -257,8 +247,7 @@ class Scheduler:
             self._memory.end(rows, is_finished=is_finished)
 
     def _num_known_tokens(self, request: int) -> int:
-        num_outputs = len(self._retracted[request].outputs) if request in self._retracted else 0
-        return int(self._requests.num_prompt_tokens[request]) + num_outputs
+        return int(self._requests.num_prompt_tokens[request]) + len(self._put_off.of(request).outputs)
 
     def _load(self, num_decode_tokens: int, num_prefill_tokens: int, num_kv_tokens_read: int) -> Load:
         running, num = self._running.columns, self._running.num
@@ -284,17 +273,6 @@ class Scheduler:
         self._in_flight = HandedOut.of(step, rows, num_decodes)
         self.counters.num_computed_tokens += step.num_tokens
         return step
-
-
-def _outcome(step: HandedOut, result: StepResult, finished: list[Finished]) -> StepOutcome:
-    return StepOutcome(
-        num_decode_tokens=step.num_decodes,
-        num_prefill_tokens=step.num_prefill_tokens,
-        num_kv_tokens_read=step.num_kv_tokens_read,
-        result=result,
-        finished=np.array([f.request for f in finished], dtype=np.int64),
-        finished_num_outputs=np.array([len(f.token_ids) for f in finished], dtype=np.int32),
-    )
 
 
 def _read_only(token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
