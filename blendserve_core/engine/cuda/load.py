@@ -44,7 +44,8 @@ def load_cuda_executor(
     usable = most_usable_pages(requests, max_sequences, config.max_context_tokens)
     rendezvous = Path(tempfile.mkdtemp(prefix="blendserve-group-")) / "meet"
     spec = RankSpec(model_folder, dtype, options, usable, rendezvous, kernels, is_on_gpu, first_device)
-    followers = RankProcesses(options.tensor_parallel, partial(follow, spec)) if options.tensor_parallel > 1 else None
+    size = options.tensor_parallel
+    followers = RankProcesses(size, partial(follow, spec), spec.group_name) if size > 1 else None
     try:
         rank = build_rank(spec, 0)
     except BaseException:

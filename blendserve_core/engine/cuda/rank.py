@@ -55,6 +55,12 @@ class RankSpec:
     def device(self, rank: int) -> torch.device:
         return torch.device("cuda", self.first_device + rank) if self.is_on_gpu else torch.device("cpu")
 
+    @property
+    def group_name(self) -> str:
+        """Groups of one job have the devices in turn."""
+        size = self.options.tensor_parallel
+        return f"tensor-parallel group {self.first_device // size}, of {size} ranks,"
+
 
 @dataclass(frozen=True, slots=True)
 class Rank:

@@ -24,10 +24,11 @@ class RankLostError(RuntimeError):
 
 
 class RankProcesses:
-    """Ranks 1 to ``size`` - 1, each in a process of its own that ends with this one."""
+    """Ranks 1 to ``size`` - 1, each in a process of its own that ends with this one. Errors name them as of ``group_name``."""
 
-    def __init__(self, size: int, main: RankMain) -> None:
+    def __init__(self, size: int, main: RankMain, group_name: str) -> None:
         context = multiprocessing.get_context("spawn")
+        self._group_name = group_name
         self._steps: list[Connection] = []
         self._processes = []
         for rank in range(1, size):
@@ -61,8 +62,7 @@ class RankProcesses:
             if process.sentinel in ended:
                 process.join()  # its pipes close a moment before it can be asked for its status
                 raise RankLostError(
-                    f"rank {rank} of the tensor-parallel group of {len(self._processes) + 1} has died (exit status "
-                    f"{process.exitcode}); its shard stops here and goes on when the same command is run again"
+                    f"rank {rank} of {self._group_name} has died ({_how(process.exitcode or 0)}), and the group with it"
                 )
 
     def close(self) -> None:
@@ -74,6 +74,10 @@ class RankProcesses:
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+def _how(status: int) -> str:
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
 def _run_rank(main: RankMain, rank: int, steps: Connection, parent_pid: int) -> None:
