@@ -26,10 +26,10 @@ from random_model import LLAMA_3_8B, config_folder, random_model
 from serving_time import serve_for, shorter_videos
 
 from blendserve_core.engine.cpu.attention_times import plain_step
-from blendserve_core.engine.cuda.attention import AttentionSetting, Workspaces
+from blendserve_core.engine.cuda.attention import AttentionSetting
 from blendserve_core.engine.cuda.calibrate import OperatorBench, device_seconds
 from blendserve_core.engine.cuda.executor import CudaExecutor
-from blendserve_core.engine.cuda.graphs import Capture, cuda_capture
+from blendserve_core.engine.cuda.graphs import BUCKET_ROWS, Capture, cuda_capture
 from blendserve_core.engine.cuda.kernels import Kernels, flashinfer_kernels
 from blendserve_core.engine.cuda.kv_pool import DeviceKVPool
 from blendserve_core.engine.cuda.memory import page_bytes
@@ -39,6 +39,7 @@ from blendserve_core.engine.cuda.rank import PAGE_SIZE, SM_CHOICES, free_bytes
 from blendserve_core.engine.cuda.sampling import CudaSampler, DeviceSampler
 from blendserve_core.engine.cuda.split_sms import green_streams, one_stream, plain_streams
 from blendserve_core.engine.cuda.step_runner import Overlap, StepRunner
+from blendserve_core.engine.cuda.workspaces import Workspaces, graph_workspace_bytes
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.llama import Decoder
 from blendserve_core.engine.sampler import Sampler
@@ -239,7 +240,8 @@ def _rates(bench: Bench):
 
 def _runner(bench: Bench, model: Decoder, num_pages: int, overlap_: Overlap, capture: Capture) -> StepRunner:
     pool = DeviceKVPool(model.config, num_pages, PAGE_SIZE, DTYPE, bench.device)
-    setting = AttentionSetting.make(bench.kernels, model.config, pool, Workspaces.allocate(bench.device), DTYPE, bench.device)
+    workspaces = Workspaces.allocate(bench.device, graph_workspace_bytes(model.config, MAX_SEQUENCES + BUCKET_ROWS))
+    setting = AttentionSetting.make(bench.kernels, model.config, pool, workspaces, DTYPE, bench.device)
     capacity = Capacity(num_pages, PAGE_SIZE, MAX_STEP_TOKENS, MAX_SEQUENCES, model.config.max_context_tokens)
     return StepRunner(model, setting, capacity, bench.cost(), overlap_, capture)
 

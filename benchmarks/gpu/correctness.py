@@ -12,11 +12,12 @@ from torch import Tensor
 
 from blendserve_core.engine.cpu.attention import TorchAttention
 from blendserve_core.engine.cpu.attention_times import plain_step
-from blendserve_core.engine.cuda.attention import AttentionSetting, NanoBatchAttention, Workspaces
+from blendserve_core.engine.cuda.attention import AttentionSetting, NanoBatchAttention
 from blendserve_core.engine.cuda.batch import batch_arrays
 from blendserve_core.engine.cuda.kernels import Kernels
 from blendserve_core.engine.cuda.kv_pool import DeviceKVPool
 from blendserve_core.engine.cuda.load import load_cuda_executor
+from blendserve_core.engine.cuda.workspaces import Workspaces
 from blendserve_core.engine.load import load_cpu_executor
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.ops import TorchOps

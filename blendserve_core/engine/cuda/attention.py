@@ -14,22 +14,9 @@ from blendserve_core.engine.cuda.batch import BatchArrays
 from blendserve_core.engine.cuda.kernels import AttentionWrapper, Kernels
 from blendserve_core.engine.cuda.kv_pool import DeviceKVPool
 from blendserve_core.engine.cuda.staging import CopyGate, Staged, Staging
+from blendserve_core.engine.cuda.workspaces import Workspaces
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.rope import Rope
-
-WORKSPACE_BYTES = 128 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Workspaces:
-    """Scratch memory of FlashInfer's kernels: one for each stream, because kernels on one stream take turns."""
-
-    chunks: Tensor
-    decodes: Tensor
-
-    @classmethod
-    def allocate(cls, device: torch.device | str, num_bytes: int = WORKSPACE_BYTES) -> Workspaces:
-        return cls(*(torch.empty(num_bytes, dtype=torch.uint8, device=device) for _ in range(2)))
 
 
 @dataclass(frozen=True, slots=True)

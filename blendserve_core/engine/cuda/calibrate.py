@@ -14,7 +14,7 @@ import torch
 
 from blendserve_core.engine.cpu.attention_times import plain_step
 from blendserve_core.engine.cpu.calibrate import num_matrix_parameters, random_decoder
-from blendserve_core.engine.cuda.attention import AttentionSetting, NanoBatchAttention, Workspaces
+from blendserve_core.engine.cuda.attention import AttentionSetting, NanoBatchAttention
 from blendserve_core.engine.cuda.batch import batch_arrays
 from blendserve_core.engine.cuda.kernels import Kernels, flashinfer_kernels
 from blendserve_core.engine.cuda.kv_pool import FP8, DeviceKVPool
@@ -25,6 +25,7 @@ from blendserve_core.engine.cuda.overlap import NanoBatch, overlapped_program
 from blendserve_core.engine.cuda.program import Lane, Program, Recorder
 from blendserve_core.engine.cuda.rank import PAGE_SIZE, SM_CHOICES
 from blendserve_core.engine.cuda.split_sms import green_streams, one_stream, plain_streams
+from blendserve_core.engine.cuda.workspaces import Workspaces
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.llama import Decoder
 from blendserve_core.engine.parallel.weights import part_config

@@ -20,6 +20,8 @@ from blendserve_core.engine.model.llama import Decoder
 BUCKET_ROWS = 64
 MIN_OCCURRENCES = 3
 MAX_GRAPHS = 48
+# What FlashInfer's plans of two nano-batches take on the device, 8 MiB each, and their tables.
+GRAPH_BYTES = 20 * 2**20
 
 Replay = Callable[[], None]
 Capture = Callable[[Replay], Replay]
@@ -36,7 +38,8 @@ def cuda_capture() -> Capture:
 
     def capture(start: Replay) -> Replay:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # Other threads may go on with theirs meanwhile: NCCL's looks after its events.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             start()
         return graph.replay
 

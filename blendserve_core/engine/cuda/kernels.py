@@ -6,6 +6,7 @@ are given and compute in plain PyTorch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -53,6 +54,8 @@ class Kernels:
 
 def flashinfer_kernels() -> Kernels:
     """Raises CudaUnavailableError where FlashInfer is not installed or does not load."""
+    # Else norms would be compiled when first used, by another compiler than the one that can do it ahead of time.
+    os.environ.setdefault("FLASHINFER_USE_CUDA_NORM", "1")
     try:
         flashinfer, activation, norm, page, rope, sampling = (import_module(f"flashinfer{name}") for name in MODULES)
     except (ImportError, OSError) as error:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from blendserve_core.engine.cuda.attention import AttentionSetting, Workspaces
-from blendserve_core.engine.cuda.graphs import Capture, cuda_capture
+from blendserve_core.engine.cuda.attention import AttentionSetting
+from blendserve_core.engine.cuda.graphs import BUCKET_ROWS, GRAPH_BYTES, MAX_GRAPHS, Capture, cuda_capture
 from blendserve_core.engine.cuda.kernels import Kernels
 from blendserve_core.engine.cuda.kv_pool import FP8, DeviceKVPool
 from blendserve_core.engine.cuda.lanes import HostLanes
@@ -19,6 +19,7 @@ from blendserve_core.engine.cuda.ops import FlashInferOps
 from blendserve_core.engine.cuda.sampling import sampled_before
 from blendserve_core.engine.cuda.split_sms import green_streams, one_stream, plain_streams
 from blendserve_core.engine.cuda.step_runner import Overlap, StepRunner
+from blendserve_core.engine.cuda.workspaces import Workspaces, graph_workspace_bytes
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.llama import Decoder
 from blendserve_core.engine.parallel.group import Group, OneRank, ProcessGroup
@@ -131,7 +132,8 @@ class _Builder:
 
     def runner(self, capacity: Capacity, overlap: Overlap, capture: Capture | None) -> StepRunner:
         pool = DeviceKVPool(self.model.config, capacity.num_pages, PAGE_SIZE, self.kv_dtype, self.device)
-        workspaces = Workspaces.allocate(self.device)
+        graph_bytes = graph_workspace_bytes(self.model.config, capacity.max_sequences + BUCKET_ROWS)
+        workspaces = Workspaces.allocate(self.device, graph_bytes)
         setting = AttentionSetting.make(self.kernels, self.model.config, pool, workspaces, self.dtype, self.device)
         cost = cuda_cost(self.spec.model_folder, self.spec.dtype, self.spec.options)
         return StepRunner(self.model, setting, capacity, cost, overlap, capture)
@@ -142,7 +144,7 @@ class _Builder:
             return self.spec.options.kv_cache_tokens // PAGE_SIZE
         capacity = self.capacity(0)
         pages_of_step = -(-capacity.max_step_tokens // PAGE_SIZE)
-        workspace_bytes = self._measured_bytes(self.capacity(pages_of_step))
+        workspace_bytes = self._measured_bytes(self.capacity(pages_of_step)) + MAX_GRAPHS * GRAPH_BYTES
         torch.cuda.empty_cache()
         bytes_per_page = page_bytes(self.model.config, self.kv_dtype, PAGE_SIZE)
         return kv_pages(free_bytes(), workspace_bytes, bytes_per_page, self.spec.most_usable_pages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 
 import torch
@@ -21,10 +22,12 @@ def plain_streams(device: torch.device) -> CudaLanes:
     return CudaLanes({lane: torch.cuda.Stream(device) for lane in Lane})
 
 
+@cache
 def green_streams(device: torch.device, num_attention_sms: int) -> CudaLanes:
     """Decode attention on ``num_attention_sms`` multiprocessors, everything compute-bound on the others.
 
-    Raises CudaUnavailableError where the driver cannot split the device so.
+    A split lasts as long as the process, so there is one of each kind. Raises CudaUnavailableError where the driver cannot
+    split the device so.
     """
     try:
         # One split, both parts used: two splits made apart may overlap.

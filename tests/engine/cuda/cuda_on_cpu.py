@@ -7,14 +7,15 @@ from pathlib import Path
 import torch
 from flashinfer_stand_in import stand_in_kernels
 
-from blendserve_core.engine.cuda.attention import AttentionSetting, Workspaces
+from blendserve_core.engine.cuda.attention import AttentionSetting
 from blendserve_core.engine.cuda.executor import CudaExecutor
-from blendserve_core.engine.cuda.graphs import Capture
+from blendserve_core.engine.cuda.graphs import BUCKET_ROWS, Capture
 from blendserve_core.engine.cuda.kv_pool import DeviceKVPool
 from blendserve_core.engine.cuda.lanes import HostLanes, Lanes
 from blendserve_core.engine.cuda.ops import FlashInferOps
 from blendserve_core.engine.cuda.sampling import CudaSampler, DeviceSampler
 from blendserve_core.engine.cuda.step_runner import Overlap, StepRunner
+from blendserve_core.engine.cuda.workspaces import Workspaces, graph_workspace_bytes
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.parallel.group import Group, OneRank
 from blendserve_core.engine.parallel.weights import load_part
@@ -37,7 +38,13 @@ def attention_setting(
     dtype: torch.dtype = torch.float32,
 ) -> AttentionSetting:
     pool = DeviceKVPool(config, num_pages, page_size, kv_dtype)
-    return AttentionSetting.make(stand_in_kernels(), config, pool, Workspaces.allocate("cpu", 16), dtype, CPU)
+    return AttentionSetting.make(stand_in_kernels(), config, pool, small_workspaces(config), dtype, CPU)
+
+
+def small_workspaces(config: ModelConfig) -> Workspaces:
+    """Large enough for captures of a bucket of rows; the rest the stand-in does not use."""
+    sizes = 16, graph_workspace_bytes(config, 2 * BUCKET_ROWS)
+    return Workspaces(*(torch.empty(num_bytes, dtype=torch.uint8) for num_bytes in sizes))
 
 
 def call_again(start):

@@ -38,6 +38,7 @@ class StandInWrapper:
         self.buffers = qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf, paged_kv_last_page_len_buf
         assert not use_cuda_graph or all(buffer is not None for buffer in self.buffers)
         self.is_graph = use_cuda_graph
+        self.workspace_bytes = len(float_workspace_buffer)
         self.is_planned = False
 
     def plan(
@@ -76,6 +77,7 @@ class StandInWrapper:
         if self.is_graph:
             assert len(qo_indptr) == len(self.buffers[0]), "the batch size of a graph is fixed"
             assert len(paged_kv_indices) <= len(self.buffers[2])
+            assert self.workspace_bytes >= split_bytes(num_sequences, num_qo_heads, num_kv_heads, head_dim_qk)
             for buffer, array in zip(self.buffers, arrays, strict=True):
                 buffer[: len(array)].copy_(array)
             arrays = tuple(self.buffers)
@@ -108,6 +110,18 @@ class StandInWrapper:
             keys, values = paged_kv_cache[pages].float().transpose(0, 1).flatten(1, 2)[:, :kv_len]
             result[rows], lse[rows] = attend(q[rows].float(), keys, values, self.scale, self.is_causal)
         return (result, lse / LN2) if return_lse else result
+
+
+def split_bytes(num_rows: int, num_qo_heads: int, num_kv_heads: int, head_dim: int, num_sms: int = 132) -> int:
+    """Float workspace of so many decodes in a graph: PrefillSplitQOKVIndptr and PrefillPlan of 0.7.4, line by line."""
+    gqa_group_size = num_qo_heads // num_kv_heads
+    max_batch_size_if_split = 2 * num_sms // num_kv_heads
+    cta_tile_q = 16 if gqa_group_size <= 16 else 64 if gqa_group_size <= 64 else 128
+    total_num_tiles_q = math.ceil(num_rows * gqa_group_size / cta_tile_q) + num_rows - 1
+    padded_batch_size = max(max_batch_size_if_split, total_num_tiles_q)
+    max_partial_rows = math.ceil(padded_batch_size * cta_tile_q / gqa_group_size)
+    v_offset_end = math.ceil(num_qo_heads * max_partial_rows * head_dim * 4 / 16) * 16
+    return v_offset_end + num_qo_heads * max_partial_rows * 4
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, scale: float, is_causal: bool) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from flashinfer_stand_in import stand_in_kernels
 from tiny_models import SIZES, saved_model
 from transformers import LlamaConfig
 
-from blendserve_core.engine.cuda import attention, calibrate
+from blendserve_core.engine.cuda import calibrate, workspaces
 from blendserve_core.engine.cuda.calibrate import OperatorBench
 from blendserve_core.engine.cuda.lanes import HostLanes
 from blendserve_core.perf.cpu_timings import CpuTimings
@@ -80,7 +80,7 @@ def test_every_operator_runs_while_it_is_timed(tmp_path: Path, monkeypatch: pyte
     small = {"ROWS": (1, 8, 16), "LM_HEAD_ROWS": 4, "NUM_PROMPT_TOKENS": 40, "NUM_DECODES": 4, "CONTEXTS": (16, 40)}
     for name, value in (small | {"OVERLAPPED_ROWS": 6, "MAX_CONTEXT": 48}).items():
         monkeypatch.setattr(calibrate, name, value)
-    monkeypatch.setattr(attention, "WORKSPACE_BYTES", 16)
+    monkeypatch.setattr(workspaces, "WORKSPACE_BYTES", 16)
     saved_model(LlamaConfig(**SIZES), tmp_path)
     num_calls = 0
 

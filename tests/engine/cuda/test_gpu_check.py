@@ -13,7 +13,7 @@ import torch
 from cuda_on_cpu import CPU, cuda_executor
 from flashinfer_stand_in import stand_in_kernels
 
-from blendserve_core.engine.cuda import attention, calibrate
+from blendserve_core.engine.cuda import calibrate, workspaces
 from blendserve_core.engine.cuda.calibrate import OperatorBench
 from blendserve_core.engine.cuda.lanes import HostLanes
 from blendserve_core.engine.cuda.step_runner import StepRunner
@@ -37,7 +37,7 @@ from random_model import TINY, random_model_folder
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "WORKSPACE_BYTES", 16)
+    monkeypatch.setattr(workspaces, "WORKSPACE_BYTES", 16)
     monkeypatch.setattr(correctness, "NUM_OUTPUTS", 4)
     monkeypatch.setattr(correctness, "TINY", TINY | {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 128})
     monkeypatch.setattr(calibrate, "OVERLAPPED_ROWS", 6)
