@@ -165,6 +165,13 @@ class CostModel:
             return compute_s + memory_s
         return np.maximum(compute_s, memory_s) + self.interference * np.minimum(compute_s, memory_s)
 
+    @property
+    def faces(self) -> tuple[tuple[float, float], ...]:
+        """``combine`` is the greatest of these weighted sums of compute and memory time."""
+        if self.engine == "sequential":
+            return ((1.0, 1.0),)
+        return (1.0, self.interference), (self.interference, 1.0)
+
 
 def num_devices_for(model: ModelSpec, hardware: HardwareSpec, kv_share: float = 0.6) -> int:
     """The smallest power of two of devices whose memory is left to KV by at least ``kv_share``."""

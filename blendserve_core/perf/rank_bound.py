@@ -72,7 +72,7 @@ class OutputWork:
         """
         shorter = np.append(self.num_tokens[1:], 0.0)
         num_needed = np.ones(len(shorter))
-        for compute, memory in _faces(cost):
+        for compute, memory in cost.faces:
             constants_s = compute * cost.gemm_fixed_s + memory * cost.decode_fixed_s
             left_s = seconds - constants_s * shorter
             work_s = compute * self.compute_s + memory * self.memory_s
@@ -87,10 +87,3 @@ class OutputWork:
         num_steps = float(self.num_tokens[0])
         memory_s = cost.decode_fixed_s + float(self.memory_s[0]) / num_steps
         return num_steps * float(cost.combine(cost.weights_s + cost.lm_head_weights_s, memory_s))
-
-
-def _faces(cost: CostModel) -> tuple[tuple[float, float], ...]:
-    """``combine`` is the greatest of these weighted sums of compute and memory time."""
-    if cost.engine == "sequential":
-        return ((1.0, 1.0),)
-    return (1.0, cost.interference), (cost.interference, 1.0)

@@ -17,6 +17,7 @@ from blendserve_core.plan.arrays import sum_by, sums_before
 from blendserve_core.plan.order import Order
 from blendserve_core.plan.pieces import Pieces, cut_pieces
 from blendserve_core.plan.predict import Prediction, predict
+from blendserve_core.plan.stratify import stratify
 from blendserve_core.plan.workload import Workload
 
 TIE = 0.01
@@ -48,7 +49,7 @@ def cut_in_sequence(workload: Workload, order: Order, num_shards: int) -> Partit
 def cut_balanced(workload: Workload, order: Order, num_shards: int) -> Partition:
     """The best cut of a density order: each unit dealt to all shards, vector LPT over pieces, or the paper's dual scan.
 
-    A last one cuts through shared prefixes, for jobs that have too little else to share out.
+    Two more are for jobs where these fall short: long outputs kept together, and pieces cut through shared prefixes.
     """
     pieces = cut_pieces(workload, order, num_shards)
     if num_shards == 1:
@@ -59,6 +60,7 @@ def cut_balanced(workload: Workload, order: Order, num_shards: int) -> Partition
         ("dealt", dealt, deal(dealt, num_shards, spread_units=True)),
         ("lpt", pieces, deal(pieces, num_shards)),
         ("dual-scan", pieces, dual_scan(pieces, num_shards)),
+        ("by length", pieces, stratify(pieces, num_shards, workload.cost)),
         ("lpt through prefixes", fine, deal(fine, num_shards)),
     ]
     return _fastest([_partition(workload, order, p, shard, num_shards, name, is_mixed=True) for name, p, shard in candidates])

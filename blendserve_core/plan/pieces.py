@@ -22,12 +22,18 @@ class Pieces:
     """Consecutive parts of an order, P of them.
 
     indptr [P + 1] CSR over the order;  unit [P] the unit each comes from
-    load   [P, 2] shares of all pieces' compute and memory seconds, each piece on its own
+    seconds [P, 2] of compute and of memory time, each piece on its own;  longest [P] how long an output may get
     """
 
     indptr: NDArray[np.int64]
     unit: NDArray[np.int64]
-    load: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    longest: NDArray[np.float64]
+
+    @property
+    def load(self) -> NDArray[np.float64]:
+        """[P, 2] shares of all pieces' compute and memory seconds."""
+        return self.seconds / _totals(self.seconds)
 
 
 def cut_pieces(workload: Workload, order: Order, num_shards: int, *, per_unit: int = 1, max_loss: float = MAX_LOSS) -> Pieces:
@@ -50,8 +56,10 @@ def cut_pieces(workload: Workload, order: Order, num_shards: int, *, per_unit: i
     starts = indptr[:-1]
     # A piece may come first on its shard, and then computes its first prompt whole.
     seconds[starts, 0] = workload.compute_s(requests[starts], np.zeros(len(starts), np.int32))
-    load_s = np.add.reduceat(seconds, starts) if len(starts) else seconds
-    return Pieces(indptr, np.searchsorted(order.unit_indptr, starts, side="right") - 1, load_s / _totals(load_s))
+    longest = workload.longest_tokens()[requests]
+    if len(starts):
+        seconds, longest = np.add.reduceat(seconds, starts), np.maximum.reduceat(longest, starts)
+    return Pieces(indptr, np.searchsorted(order.unit_indptr, starts, side="right") - 1, seconds, longest)
 
 
 def _totals(seconds: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ def job():
 def pieces_of(load, unit=None):
     load = np.array(load, float)
     unit = np.arange(len(load)) if unit is None else np.array(unit)
-    return Pieces(np.arange(len(load) + 1), unit, load / load.sum(axis=0))
+    return Pieces(np.arange(len(load) + 1), unit, load, np.ones(len(load)))
 
 
 def totals(pieces, shard, num_shards):
@@ -98,3 +98,11 @@ def test_more_shards_than_requests_leave_some_empty():
     partition = cut_balanced(workload, first_come_order(2), 5)
     assert sorted(len(part.order) for part in partition.orders) == [0, 0, 0, 1, 1]
     assert (partition.prediction.predicted_s == 0).sum() == 3
+
+
+def test_a_few_very_long_outputs_are_kept_together():
+    lengths = [3000, 2500, 2200, 2000, *[200] * 20]
+    workload, _ = workload_of([[i, 1] for i in range(24)] + [[100 + i, *range(2000)] for i in range(800)], lengths + [2] * 800)
+    partition = cut_balanced(workload, density_order(workload, node_costs(workload), seed=0), 4)
+    assert partition.method == "by length"
+    assert any({0, 1} <= set(part.order.tolist()) for part in partition.orders)

@@ -79,3 +79,13 @@ def test_a_new_forecast_forgets_what_was_admitted():
     assert not fits(kv, 1, 120)
     kv.rebuild(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32))
     assert fits(kv, 1, 120)
+
+
+def test_what_runs_is_over_before_another_only_where_it_has_less_to_go_than_that_ones_kind_may_take():
+    kv = forecast([[100], [400]], [1.0], prompts=[0, 0], group=[0, 1])
+    assert kv.is_over_before(0)
+    kv.rebuild(np.array([0]), np.array([50], dtype=np.int32))
+    assert kv.is_over_before(0)
+    kv.rebuild(np.array([1]), np.array([50], dtype=np.int32))
+    assert not kv.is_over_before(0)
+    assert kv.is_over_before(1)

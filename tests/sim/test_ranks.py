@@ -101,9 +101,9 @@ def test_finished_requests_are_not_handed_out(plan, workload):
     assert not np.isin(np.concatenate(handed_out), done).any()
 
 
-def test_the_long_outputs_of_a_plan_are_spread_and_start_early(workload, cost):
-    """With the lengths known, a few steps in each rank has long outputs running."""
+def test_the_long_outputs_of_a_plan_start_early(workload, cost):
+    """With the lengths known they lie together, and a few steps in they are running."""
     recorder = StepRecorder()
     simulate(workload, cost, Settings(lengths="true", num_shards=3), recorder)
     shard, decodes = recorder.column("shard"), recorder.column("num_decodes")
-    assert all((decodes[shard == rank][3:40] > 0).all() for rank in range(3))
+    assert any((decodes[shard == rank][3:40] > 0).all() for rank in range(3))

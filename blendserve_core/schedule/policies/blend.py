@@ -97,8 +97,7 @@ class Blend:
     def lacks(self) -> Lacks:
         """Memory-intensive ones only where another like the last one would fit, so that none waits for long."""
         is_early = self._right.num_waiting == 0 and self._has_room_for_another()
-        is_through = 2 * self._num_right_running <= self._most_right_running
-        return Lacks(is_early, is_early and is_through, self._left.num_waiting == 0)
+        return Lacks(is_early, is_early and self._is_through_with_the_right(), self._left.num_waiting == 0)
 
     def add(self, order: NDArray[np.int64]) -> None:
         """``order`` runs from compute-intensive to memory-intensive."""
@@ -198,6 +197,12 @@ class Blend:
     def _has_room_for_another(self) -> bool:
         last = self._last_right
         return last is None or self._num_right_running == 0 or self._fits(last, self._right_limit_tokens)
+
+    def _is_through_with_the_right(self) -> bool:
+        """Whether more memory work would not hold up a request that runs on after it; most of its own has ended anyway."""
+        last = self._last_right
+        is_half_through = 2 * self._num_right_running <= self._most_right_running
+        return is_half_through and (last is None or self._forecasts.right.is_over_before(last))
 
     def _find_on_the_right(self, *, is_alone: bool) -> int | None:
         """The next memory-intensive request that fits; when the first does not, shorter ones behind it are tried.

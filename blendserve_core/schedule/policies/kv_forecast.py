@@ -63,6 +63,10 @@ class KvForecast:
         expected = self._expected_of(request, num_outputs)
         return bool((self._expected[: len(expected)] + expected).max(initial=0.0) <= limit_tokens)
 
+    def is_over_before(self, request: int) -> bool:
+        """Whether all that counts so far will have ended when the last of ``request``'s kind would, if it began now."""
+        return int(np.count_nonzero(self._expected)) < len(self._expected_of(request, 0))
+
     def _expected_of(self, request: int, num_outputs: int) -> NDArray[np.float64]:
         return _expected_kv(
             self._horizon,
