@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from correctness import check_attention, check_tokens
+from correctness import Check, check_attention, check_tokens
+from cut_steps import check_cut_steps
 from idle import IdleMeter, MeteredExecutor, MeteredLanes, metered_capture
 from overlap_times import measure_rates, overlap_times
 from random_model import LLAMA_3_8B, config_folder, random_model
@@ -138,9 +139,22 @@ class Bench:
 def correctness(bench: Bench, findings: Findings) -> None:
     checks = check_attention(bench.kernels, bench.device, DTYPE)
     checks += check_tokens(bench.folder / "tiny", bench.make_kernels, is_on_gpu=bench.device.type == "cuda")
+    _note_checks(findings, "correctness", checks)
+
+
+def cut_steps(bench: Bench, findings: Findings) -> None:
+    """Whether any wait is missing on real streams, and whether a capture holds on to its part of the device."""
+    others = {"streams": plain_streams(bench.device)}
+    others |= {f"green {num_sms}": green_streams(bench.device, num_sms) for num_sms in SM_CHOICES}
+    whole, folder = one_stream(bench.device), bench.folder / "cut"
+    checks = check_cut_steps(folder, bench.kernels, bench.device, DTYPE, whole, others, cuda_capture())
+    _note_checks(findings, "cut steps", checks)
+
+
+def _note_checks(findings: Findings, name: str, checks: list[Check]) -> None:
     for check in checks:
         findings.note(check.name, f"{check.value:.2e}", check.is_good)
-    findings.details["correctness"] = [asdict(check) for check in checks]
+    findings.details[name] = [asdict(check) for check in checks]
 
 
 def rates(bench: Bench, findings: Findings) -> None:
@@ -260,6 +274,7 @@ def _executor(bench: Bench, config: ModelConfig, model: Decoder, workload: Workl
 
 SECTIONS: dict[str, Callable[[Bench, Findings], None]] = {
     "correctness": correctness,
+    "cut-steps": cut_steps,
     "rates": rates,
     "overlap": overlap,
     "sm-sets": sm_sets,

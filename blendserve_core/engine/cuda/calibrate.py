@@ -47,6 +47,8 @@ CONTEXTS = (512, 2048)
 OVERLAPPED_ROWS = 512
 MAX_CONTEXT = 2048
 NUM_REPEATS = 7
+# Some milliseconds, while the host starts what is measured.
+HEAD_START_CYCLES = 10_000_000
 
 Timer = Callable[[Callable[[], object]], float]
 """Seconds that the device takes for what a function starts."""
@@ -67,10 +69,14 @@ def calibrate_cuda(model_folder: Path, dtype: DtypeName, options: EngineOptions)
 
 
 def device_seconds(call: Callable[[], object]) -> float:
-    """Median of repeated calls between events, after two that may still prepare something."""
+    """Median of repeated calls between events, after two that may still prepare something.
+
+    The device is kept busy until all is queued, as it is by the step before in a job: not the host's launches are measured.
+    """
     seconds: list[float] = []
     for repeat in range(NUM_REPEATS + 2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(HEAD_START_CYCLES)
         start.record()
         call()
         end.record()

@@ -16,7 +16,7 @@ from blendserve_core.engine.cuda.kv_pool import FP8, DeviceKVPool
 from blendserve_core.engine.cuda.lanes import HostLanes
 from blendserve_core.engine.cuda.memory import check_model_fits, kv_pages, page_bytes
 from blendserve_core.engine.cuda.ops import FlashInferOps
-from blendserve_core.engine.cuda.sampling import sampled_before
+from blendserve_core.engine.cuda.sampling import DeviceSampler, sampled_before
 from blendserve_core.engine.cuda.split_sms import green_streams, one_stream, plain_streams
 from blendserve_core.engine.cuda.step_runner import Overlap, StepRunner
 from blendserve_core.engine.cuda.workspaces import Workspaces, graph_workspace_bytes
@@ -24,6 +24,7 @@ from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.llama import Decoder
 from blendserve_core.engine.parallel.group import Group, OneRank, ProcessGroup
 from blendserve_core.engine.parallel.weights import load_part
+from blendserve_core.engine.sampling import RowParameters
 from blendserve_core.perf.engine_cost import cuda_cost, overlap_rates
 from blendserve_core.perf.overlap import OverlapRates
 from blendserve_core.schedule.step import Capacity, StepPlan
@@ -157,7 +158,7 @@ class _Builder:
         runner = self.runner(capacity, Overlap(one_stream(self.device), {}, OverlapRates()), None)
         hidden, _ = runner.run(one_long_prompt(capacity))
         logits = self.model.logits(hidden.expand(capacity.max_sequences, -1)).float()
-        logits.softmax(dim=-1)
+        DeviceSampler(self.kernels).sample(logits, costly_parameters(len(logits)))
         torch.cuda.synchronize()
         pool_bytes = (capacity.num_pages + 1) * page_bytes(self.model.config, self.kv_dtype, PAGE_SIZE)
         return torch.cuda.max_memory_allocated() - before - pool_bytes
@@ -176,6 +177,17 @@ class _Builder:
 
 def free_bytes() -> int:
     return torch.cuda.mem_get_info()[0]
+
+
+def costly_parameters(num: int) -> RowParameters:
+    """Rows that are drawn, with every kind of truncation."""
+    return RowParameters(
+        temperature=np.ones(num, dtype=np.float32),
+        top_k=np.full(num, 20, dtype=np.int64),
+        top_p=np.full(num, 0.9, dtype=np.float32),
+        min_p=np.full(num, 0.01, dtype=np.float32),
+        uniform=np.full(num, 0.5),
+    )
 
 
 def one_long_prompt(capacity: Capacity) -> StepPlan:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 
@@ -14,6 +15,8 @@ from blendserve_core.schedule.step import StepPlan
 
 PR_SET_PDEATHSIG = 1
 LEAVE_S = 5.0
+# How long a lost rank may go unnoticed: the first rank's own call may be one that never returns without it.
+UNNOTICED_S = 30.0
 
 RankMain = Callable[[int, Iterator[StepPlan]], None]
 """What a rank does with its number and the steps that the first rank sends. It must be picklable."""
@@ -40,6 +43,8 @@ class RankProcesses:
             receiver.close()
             self._steps.append(sender)
             self._processes.append(process)
+        self._is_noticed = threading.Event()
+        threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
     @property
     def pids(self) -> list[int]:
@@ -67,6 +72,7 @@ class RankProcesses:
 
     def close(self) -> None:
         """Let the ranks leave; end those that do not, because they wait for one that is lost."""
+        self._is_noticed.set()
         for sender in self._steps:
             sender.close()
         for process in self._processes:
@@ -74,6 +80,17 @@ class RankProcesses:
             if process.is_alive():
                 process.kill()
                 process.join()
+
+    def _watch(self) -> None:
+        """End this process where a rank is lost and nobody notices: a device that waits for its sum may block the host too."""
+        sentinels = {process.sentinel: rank for rank, process in enumerate(self._processes, start=1)}
+        ended = wait(list(sentinels))
+        if not self._is_noticed.wait(UNNOTICED_S):
+            print(self._lost(sentinels[ended[0]], "unnoticed"), file=sys.stderr, flush=True)  # type: ignore[index]
+            os._exit(1)
+
+    def _lost(self, rank: int, how: str) -> str:
+        return f"rank {rank} of {self._group_name} has died ({how}), and the group with it"
 
 
 def _how(status: int) -> str:

@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from flashinfer_stand_in import stand_in_kernels
 from thread_group import on_every_rank
 from tiny_models import SIZES, saved_model
 from transformers import LlamaConfig
 
+from blendserve_core.engine.cuda import rank
+from blendserve_core.engine.cuda.lanes import HostLanes
 from blendserve_core.engine.cuda.memory import GIB, check_model_fits, kv_pages, page_bytes, weight_bytes
+from blendserve_core.engine.cuda.sampling import DeviceSampler
+from blendserve_core.engine.cuda.step_runner import StepRunner
 from blendserve_core.engine.model.config import ModelConfig
 from blendserve_core.engine.model.ops import TorchOps
 from blendserve_core.engine.parallel.weights import load_part
+from schemas.parameters import EngineOptions
 
 LLAMA_3_70B = ModelConfig.from_dict(
     {
@@ -73,3 +79,44 @@ def test_an_8_bit_cache_holds_twice_as_much() -> None:
 def test_no_room_for_kv_says_what_to_change() -> None:
     with pytest.raises(ValueError, match=r"no room for KV: .* --max-step-tokens"):
         kv_pages(4 * GIB, 4 * GIB, 1000, most_usable_pages=10)
+
+
+class CountingCuda:
+    """PyTorch's account of a device's memory, told by the test; everything runs on the CPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free_bytes: int, peak_bytes: int) -> None:
+        told = {
+            "memory_allocated": lambda: 0,
+            "max_memory_allocated": lambda: peak_bytes,
+            "mem_get_info": lambda: (free_bytes, free_bytes),
+        }
+        for name in ("reset_peak_memory_stats", "synchronize", "empty_cache"):
+            monkeypatch.setattr(torch.cuda, name, lambda: None)
+        for name, tell in told.items():
+            monkeypatch.setattr(torch.cuda, name, tell)
+        monkeypatch.setattr(rank, "one_stream", lambda _device: HostLanes())
+
+
+def test_a_full_step_is_run_and_what_it_took_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved_model(LlamaConfig(**SIZES | {"vocab_size": 96}), tmp_path)
+    options = EngineOptions(max_sequences=8, max_step_tokens=200)
+    steps = []
+    monkeypatch.setattr(StepRunner, "run", _noting(StepRunner.run, steps))
+    sampled = []
+    monkeypatch.setattr(DeviceSampler, "sample", _noting(DeviceSampler.sample, sampled))
+    CountingCuda(monkeypatch, free_bytes=2 * GIB, peak_bytes=GIB)
+    spec = rank.RankSpec(tmp_path, "float32", options, 10**9, tmp_path / "meet", stand_in_kernels, is_on_gpu=False)
+    capacity = rank.build_rank(spec, 0).capacity
+    assert [step.num_tokens for step in steps] == [200]
+    assert [len(logits) for logits in sampled] == [8]
+    bytes_per_page = page_bytes(ModelConfig.from_folder(tmp_path), torch.float32, 16)
+    left = GIB - rank.MAX_GRAPHS * rank.GRAPH_BYTES
+    assert 0.88 * left < capacity.num_pages * bytes_per_page < 0.92 * left
+
+
+def _noting(run, noted: list):
+    def noting(self, what, *rest):
+        noted.append(what)
+        return run(self, what, *rest)
+
+    return noting

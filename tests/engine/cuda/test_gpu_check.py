@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from cuda_on_cpu import CPU, cuda_executor
+from cuda_on_cpu import CPU, call_again, cuda_executor
 from flashinfer_stand_in import stand_in_kernels
+from random_lanes import RandomLanes
 
 from blendserve_core.engine.cuda import calibrate, workspaces
 from blendserve_core.engine.cuda.calibrate import OperatorBench
@@ -29,6 +31,7 @@ from schemas.parameters import EngineOptions
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "gpu"))
 import check
 import correctness
+import cut_steps
 import overlap_times
 import serving_time
 from idle import IdleMeter, MeteredExecutor
@@ -56,6 +59,19 @@ def test_hidden_states_and_texts_are_those_of_the_cpu_engine(tmp_path: Path) -> 
     hidden, texts = correctness.check_tokens(tmp_path, stand_in_kernels, is_on_gpu=False)
     assert hidden.value < 1e-5
     assert texts.value == 1.0
+
+
+def test_a_cut_step_is_compared_with_the_whole_one_as_it_is_and_captured(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(cut_steps, "NUM_DECODES", 6)
+    monkeypatch.setattr(cut_steps, "CONTEXT", 40)
+    monkeypatch.setattr(cut_steps, "TINY", correctness.TINY)
+    orders = RandomLanes(random.Random(2))
+    checks = cut_steps.check_cut_steps(
+        tmp_path, stand_in_kernels(), CPU, torch.float32, HostLanes(), {"any order": orders}, call_again
+    )
+    assert [check.name for check in checks] == ["cut step, any order", "cut step, any order, captured"]
+    assert all(check.value < 1e-5 and check.is_good for check in checks)
+    assert len(orders.programs) == 4, "a run as it is, then one that is captured and replayed"
 
 
 def test_a_nan_is_no_small_error() -> None:
