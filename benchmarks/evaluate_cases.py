@@ -66,7 +66,7 @@ class Sizes:
     true_seeds: tuple[int, ...] = (0,)
     small_output: int = 2048
     grid_output: int = 1024
-    models_output: int = 2048
+    models_output: int = 4096
     main_output: int = 16384
     grid_policies: tuple[str, ...] = ("depth-first", "blend")
     ranks: tuple[tuple[int, int], ...] = tuple((trace, num) for num in (4, 2, 8) for trace in (1, 2, 3, 4))
@@ -75,7 +75,7 @@ class Sizes:
         """The same with fewer requests and shorter outputs, to try the script. Still shorter ones would not be memory-heavy."""
         counts = {name: max(1000, int(getattr(self, name) * share)) for name in ("main", "paper", "models", "small", "grid")}
         names = ("small_output", "grid_output", "models_output")
-        outputs = dict.fromkeys(names, 2048) | {"main_output": max(2048, int(self.main_output * share))}
+        outputs = dict.fromkeys(names, 4096) | {"main_output": max(2048, int(self.main_output * share))}
         return replace(self, **counts, **outputs)
 
 
@@ -145,10 +145,11 @@ def paper_cases(sizes: Sizes, policies: tuple[str, ...], lengths: str = "sampled
 
 
 def shard_cases(sizes: Sizes) -> Iterator[Case]:
-    """Several ranks; one rank is a case of the main table."""
-    for trace, num_shards in sizes.ranks:
-        common = _common("shards", f"#{trace}", PAPER_TRACES[trace], sizes.main, sizes.main_output)
-        yield _case(common, "blend", num_shards=num_shards)
+    """Several ranks, and four that know all lengths beforehand; one rank is a case of the main table."""
+    for lengths, (trace, num_shards) in product(("sampled", "true"), sizes.ranks):
+        if lengths == "sampled" or num_shards == 4:
+            common = _common("shards", f"#{trace}", PAPER_TRACES[trace], sizes.main, sizes.main_output)
+            yield _case(common, "blend", num_shards=num_shards, lengths=lengths)
 
 
 def model_cases(sizes: Sizes) -> Iterator[Case]:

@@ -44,9 +44,10 @@ def write_report(rows: list[Row], num_missing: int, folder: Path) -> Path:
 
 def _preface(results: Results, num_missing: int) -> list[str]:
     sizes, seeds = results.values("main", "num_requests"), results.values("main", "seed")
-    cut = f"**{num_missing} cases were not run: time was up.** Run it again to go on.\n\n" if num_missing else ""
+    cut = f"**{num_missing} cases were not run,** for want of time or for a reason that was printed. Run it again to go on.\n"
     return [
-        f"{cut}Llama-3-8B on an A100-80GB unless said. Planner, scheduler and policies are those that drive the engine;",
+        *([cut] if num_missing else []),
+        "Llama-3-8B on an A100-80GB unless said. Planner, scheduler and policies are those that drive the engine;",
         "seconds come from the cost model of `infra/hardware/`. Lengths are synthetic (last section). T_o is the paper's",
         "practical optimum; T_reach a lower bound that counts the constants of the steps that must happen. Both come from the",
         f"workload and the cost model alone. Main tables: {', '.join(map(whole, sizes))} requests a trace, interference 0.15,",

@@ -37,7 +37,7 @@ WHAT_COUNTS = ("plan", "schedule", "kv", "sim", "perf")
 def run_all(cases: Iterable[Case], path: Path, num_processes: int, deadline: float = float("inf")) -> list[Row]:
     """Results of the cases in their order; those that this code has in ``path`` already are not run again.
 
-    Past ``deadline`` (of ``time.monotonic``) no further case is begun, and the results lack those that were not run.
+    Past ``deadline`` (of ``time.monotonic``) no further case is begun. The results lack what was not run, and what cannot be.
     """
     cases, code = list(cases), code_digest()
     done = {_key(row["case"]): row for row in _read(path) if row["code"] == code}
@@ -66,7 +66,10 @@ def _run(cases: list[Case], num_processes: int, deadline: float) -> Iterable[Row
                 return
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
-                yield from future.result()
+                try:
+                    yield from future.result()
+                except ValueError as error:
+                    print(f"a case cannot be run: {error}", file=sys.stderr, flush=True)
 
 
 def run_case(case: Case) -> Row:
@@ -77,7 +80,7 @@ def run_case(case: Case) -> Row:
 def run_cases(cases: list[Case]) -> list[Row]:
     """Simulate the first of some cases that take the same steps, and time its steps as each of the others would."""
     first, cost = cases[0], _cost(cases[0])
-    workload = _workload(first, cost)
+    workload = workload_of(first)
     recorder = StepRecorder() if first.keep_steps or len(cases) > 1 else None
     settings = Settings(
         policy=first.policy,
@@ -101,7 +104,9 @@ def _cost(case: Case) -> CostModel:
     return CostModel(spec, device, case.engine, case.interference)  # pyright: ignore[reportArgumentType]
 
 
-def _workload(case: Case, cost: CostModel) -> Workload:
+def workload_of(case: Case) -> Workload:
+    """The requests of a case. Raises ValueError where no mix of its traces has the density and sharing asked for."""
+    cost = _cost(case)
     # An output must fit into the KV memory, twice over, or it would be a run of its own.
     mean_output = min(case.mean_output, cost.kv_capacity_tokens // (2 * LONGEST_VIDEO))
     return mixed_workload(

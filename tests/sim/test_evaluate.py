@@ -12,11 +12,11 @@ from blendserve_core.perf.presets import llama_3_8b
 from blendserve_core.sim.steps import StepRecorder
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from evaluate_cases import SEARCHED, Case, Sizes, all_cases, chunk_cases, grid_cases, with_best_chunk
+from evaluate_cases import FULL, SEARCHED, Case, Sizes, all_cases, chunk_cases, grid_cases, model_cases, with_best_chunk
 from evaluate_loss import loss_split
 from evaluate_plots import bars, heat_map, uses
 from evaluate_report import write_report
-from evaluate_run import best_chunks, run_all, run_case, run_cases
+from evaluate_run import best_chunks, run_all, run_case, run_cases, workload_of
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +147,17 @@ def test_plots_are_whole_svg_files():
     ]
     assert all(plot.startswith("<svg") and plot.endswith("</svg>\n") for plot in plots)
     assert "b &amp; c" in plots[0]
+
+
+def test_a_case_that_cannot_be_is_said_and_left_out(case, tmp_path, capsys):
+    impossible = replace(case, density=1e6)
+    rows = run_all([impossible, case], tmp_path / "results.jsonl", num_processes=1)
+    assert [row["case"] for row in rows] == [asdict(case)]
+    assert "no mix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sizes", [Sizes(), Sizes().scaled(0.05), FULL])
+def test_every_model_has_its_mix(sizes):
+    for case in model_cases(replace(sizes, models=min(sizes.models, 5_000))):
+        if case.policy == "blend":
+            assert workload_of(case).requests.num_requests == case.num_requests
