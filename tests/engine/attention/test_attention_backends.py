@@ -7,7 +7,7 @@ import pytest
 from attention_backends import BACKENDS, MakeAttention, share_always
 from attention_case import AttentionCase, attention_config
 
-SHAPES = [(1, 64), (4, 128), (7, 64), (8, 128)]
+SHAPES = [(ratio, head_dim) for ratio in (1, 4, 7, 8) for head_dim in (64, 128)]
 
 
 @pytest.fixture(params=BACKENDS.values(), ids=BACKENDS.keys())
