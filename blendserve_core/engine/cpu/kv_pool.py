@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import mmap
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,11 +12,25 @@ from torch import Tensor
 
 from blendserve_core.engine.model.config import ModelConfig
 
+logger = logging.getLogger(__name__)
+
+HUGE_PAGE_BYTES = 2 * 2**20
+
 
 def zeros_on_demand(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros whose memory the system provides page by page when it is first written, unlike ``torch.zeros``."""
+    """Zeros whose memory the system provides when it is first written, unlike ``torch.zeros``.
+
+    It comes in pages of 2 MiB where the system has them: attention reads KV in any order, and each page's address is looked up.
+    """
     num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
+    memory = mmap.mmap(-1, num_bytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except (AttributeError, OSError) as error:
+        logger.info("the KV pool gets pages of %d bytes, no huge ones: %s", mmap.PAGESIZE, error)
+    unaligned = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -unaligned.data_ptr() % HUGE_PAGE_BYTES
+    return unaligned[start : start + num_bytes].view(dtype).view(shape)
 
 
 class KVPool:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from blendserve_core.engine.cpu.kv_pool import KVPool, zeros_on_demand
+from blendserve_core.engine.cpu.kv_pool import HUGE_PAGE_BYTES, KVPool, zeros_on_demand
 from blendserve_core.engine.model.config import ModelConfig
 
 CONFIG = ModelConfig.from_dict(
@@ -65,3 +65,7 @@ def test_zeros_on_demand_are_zeros_that_can_be_written() -> None:
     assert not zeros.any()
     zeros[1, 2] = 2.0
     assert zeros.sum() == 2.0
+
+
+def test_zeros_on_demand_begin_with_a_huge_page() -> None:
+    assert zeros_on_demand((3, 5), torch.float32).data_ptr() % HUGE_PAGE_BYTES == 0
