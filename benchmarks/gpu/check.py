@@ -14,74 +14,36 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
-from correctness import Check, check_attention, check_tokens
+from bench import Bench, Findings
+from correctness import check_attention, check_tokens
 from cut_steps import check_cut_steps
-from idle import IdleMeter, MeteredExecutor, MeteredLanes, metered_capture
 from overlap_times import measure_rates, overlap_times
-from random_model import LLAMA_3_8B, config_folder, random_model
 from serving_time import serve_for, shorter_videos
 
 from blendserve_core.engine.cpu.attention_times import plain_step
-from blendserve_core.engine.cuda.attention import AttentionSetting
-from blendserve_core.engine.cuda.calibrate import OperatorBench, device_seconds
-from blendserve_core.engine.cuda.executor import CudaExecutor
-from blendserve_core.engine.cuda.graphs import BUCKET_ROWS, Capture, cuda_capture
-from blendserve_core.engine.cuda.kernels import Kernels, flashinfer_kernels
-from blendserve_core.engine.cuda.kv_pool import DeviceKVPool
-from blendserve_core.engine.cuda.memory import page_bytes
-from blendserve_core.engine.cuda.ops import FlashInferOps
+from blendserve_core.engine.cuda.calibrate import device_seconds
+from blendserve_core.engine.cuda.graphs import cuda_capture
+from blendserve_core.engine.cuda.kernels import flashinfer_kernels
 from blendserve_core.engine.cuda.program import Lane
-from blendserve_core.engine.cuda.rank import PAGE_SIZE, SM_CHOICES, free_bytes
-from blendserve_core.engine.cuda.sampling import CudaSampler, DeviceSampler
+from blendserve_core.engine.cuda.rank import SM_CHOICES
 from blendserve_core.engine.cuda.split_sms import green_streams, one_stream, plain_streams
-from blendserve_core.engine.cuda.step_runner import Overlap, StepRunner
-from blendserve_core.engine.cuda.workspaces import Workspaces, graph_workspace_bytes
-from blendserve_core.engine.model.config import ModelConfig
-from blendserve_core.engine.model.llama import Decoder
-from blendserve_core.engine.sampler import Sampler
-from blendserve_core.perf.cost import CostModel
-from blendserve_core.perf.cuda_measured import CudaMeasurement
-from blendserve_core.perf.presets import llama_3_8b
-from blendserve_core.requests import RequestTable
-from blendserve_core.schedule.step import Capacity
+from blendserve_core.engine.cuda.step_runner import Overlap
 from blendserve_core.sim.mix import PAPER_TRACES
-from blendserve_core.sim.workload import Workload, mixed_workload
-from schemas.parameters import EngineOptions
+from blendserve_core.sim.workload import mixed_workload
 
-DTYPE = torch.bfloat16
 NUM_REQUESTS, MAX_TOKENS = 3500, 8192
-MAX_SEQUENCES = 1024
-MAX_STEP_TOKENS = 2048
+ROOFLINE_ROWS, ROOFLINE_CONTEXT = 512, 1024
 # Before the clock runs: planner and scheduler are compiled when first used, and common steps are captured.
 WARM_UP_S = 8.0
-WORKSPACE_BYTES = 12 * 2**30
 # What must come out on an H200.
 MIN_GREEN_SPEED_UP = 1.2
 MIN_BLEND_SPEED_UP = 1.3
 MIN_ROOFLINE_SHARE = 0.8
 MAX_GAP_SHARE = 0.05
-
-
-@dataclass
-class Findings:
-    """Rows of the table, and everything in detail."""
-
-    rows: list[tuple[str, str, str]] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)
-
-    def note(self, what: str, value: str, is_good: bool | None = None) -> None:
-        verdict = {True: "ok", False: "BELOW TARGET", None: ""}[is_good]
-        self.rows.append((what, value, verdict))
-        print(f"{what}: {value} {verdict}", flush=True)
-
-    def table(self) -> str:
-        widths = [max(len(row[i]) for row in self.rows) for i in range(3)]
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in self.rows)
 
 
 def main() -> None:
@@ -113,33 +75,10 @@ def check(bench: Bench, device_name: str, sections: list[str], output: Path) -> 
     return all(verdict != "BELOW TARGET" for _, _, verdict in findings.rows)
 
 
-@dataclass
-class Bench:
-    """What the sections share. ``measured`` is there once the overlap section has run."""
-
-    device: torch.device
-    make_kernels: Callable[[], Kernels]
-    folder: Path
-    seconds: float
-    measured: CudaMeasurement | None = None
-
-    @property
-    def kernels(self) -> Kernels:
-        return self.make_kernels()
-
-    def operators(self) -> OperatorBench:
-        folder = config_folder(self.folder / "llama-3-8b", LLAMA_3_8B)
-        return OperatorBench.make(folder, "bfloat16", EngineOptions(), self.kernels, self.device, device_seconds)
-
-    def cost(self) -> CostModel:
-        assert self.measured is not None, "the overlap section measures the device"
-        return CostModel(llama_3_8b(), self.measured.hardware, "overlapped", self.measured.interference)
-
-
 def correctness(bench: Bench, findings: Findings) -> None:
-    checks = check_attention(bench.kernels, bench.device, DTYPE)
+    checks = check_attention(bench.kernels, bench.device, bench.dtype)
     checks += check_tokens(bench.folder / "tiny", bench.make_kernels, is_on_gpu=bench.device.type == "cuda")
-    _note_checks(findings, "correctness", checks)
+    findings.note_checks("correctness", checks)
 
 
 def cut_steps(bench: Bench, findings: Findings) -> None:
@@ -147,14 +86,8 @@ def cut_steps(bench: Bench, findings: Findings) -> None:
     others = {"streams": plain_streams(bench.device)}
     others |= {f"green {num_sms}": green_streams(bench.device, num_sms) for num_sms in SM_CHOICES}
     whole, folder = one_stream(bench.device), bench.folder / "cut"
-    checks = check_cut_steps(folder, bench.kernels, bench.device, DTYPE, whole, others, cuda_capture())
-    _note_checks(findings, "cut steps", checks)
-
-
-def _note_checks(findings: Findings, name: str, checks: list[Check]) -> None:
-    for check in checks:
-        findings.note(check.name, f"{check.value:.2e}", check.is_good)
-    findings.details[name] = [asdict(check) for check in checks]
+    checks = check_cut_steps(folder, bench.kernels, bench.device, bench.dtype, whole, others, cuda_capture())
+    findings.note_checks("cut steps", checks)
 
 
 def rates(bench: Bench, findings: Findings) -> None:
@@ -195,10 +128,11 @@ def sm_sets(bench: Bench, findings: Findings) -> None:
 
 def roofline(bench: Bench, findings: Findings) -> None:
     """A decode-only step against the time that its bytes and operations must take at the measured rates."""
-    config, model = _llama(bench)
-    num_rows, context = 512, 1024
+    model = bench.llama()
+    num_rows, context = ROOFLINE_ROWS, ROOFLINE_CONTEXT
     step = plain_step(num_rows, 1, context)
-    runner = _runner(bench, model, len(step.page_indices), Overlap(one_stream(bench.device), {}, _rates(bench)), cuda_capture())
+    whole = Overlap(one_stream(bench.device), {}, bench.measurement.overlap)
+    runner = bench.runner(model, len(step.page_indices), whole, cuda_capture())
 
     def run() -> None:
         hidden, _ = runner.run(step)
@@ -208,10 +142,8 @@ def roofline(bench: Bench, findings: Findings) -> None:
         run()
     seconds = device_seconds(run)
     cost = bench.cost()
-    kv_bytes = num_rows * (context + 1) * page_bytes(config, DTYPE, 1)
-    floor_s = kv_bytes / bench.measured.hardware.kv_bytes_per_s + max(  # type: ignore[union-attr]
-        cost.weights_s, cost.gemm_token_s * num_rows
-    )
+    kv_bytes = num_rows * (context + 1) * bench.page_bytes(1)
+    floor_s = kv_bytes / bench.measurement.hardware.kv_bytes_per_s + max(cost.weights_s, cost.gemm_token_s * num_rows)
     share = floor_s / seconds
     findings.note("decode-only step", f"{seconds * 1e3:.2f} ms, {share:.0%} of its roofline", share >= MIN_ROOFLINE_SHARE)
     findings.details["roofline"] = {"seconds": seconds, "floor_s": floor_s, "num_rows": num_rows, "context": context}
@@ -219,13 +151,13 @@ def roofline(bench: Bench, findings: Findings) -> None:
 
 def serving(bench: Bench, findings: Findings) -> None:
     """Requests like the paper's trace 2, about a minute of them, under either policy."""
-    config, model = _llama(bench)
+    model = bench.llama()
     cost = bench.cost()
     workload = mixed_workload(PAPER_TRACES[2], NUM_REQUESTS, cost, seed=0, long_output=shorter_videos, max_tokens=MAX_TOKENS)
-    workload = workload.for_model(config.vocab_size)
+    workload = workload.for_model(model.config.vocab_size)
     served = {}
     for policy in ("depth-first", "blend"):
-        executor = _executor(bench, config, model, workload)
+        executor = bench.executor(model, workload.requests)
         serve_for(WARM_UP_S, policy, workload, executor, cost)
         executor.meter.reset()
         served[policy] = found = serve_for(bench.seconds, policy, workload, executor, cost)
@@ -240,36 +172,6 @@ def serving(bench: Bench, findings: Findings) -> None:
     speed_up = served["blend"].tokens_per_s / served["depth-first"].tokens_per_s
     findings.note("blend over depth-first", f"{speed_up:.2f}x", speed_up >= MIN_BLEND_SPEED_UP)
     findings.details["serving"] = {name: asdict(found) for name, found in served.items()}
-
-
-def _llama(bench: Bench) -> tuple[ModelConfig, Decoder]:
-    config = ModelConfig.from_dict(LLAMA_3_8B)
-    return config, random_model(config, FlashInferOps(bench.kernels), DTYPE, bench.device)
-
-
-def _rates(bench: Bench):
-    assert bench.measured is not None
-    return bench.measured.overlap
-
-
-def _runner(bench: Bench, model: Decoder, num_pages: int, overlap_: Overlap, capture: Capture) -> StepRunner:
-    pool = DeviceKVPool(model.config, num_pages, PAGE_SIZE, DTYPE, bench.device)
-    workspaces = Workspaces.allocate(bench.device, graph_workspace_bytes(model.config, MAX_SEQUENCES + BUCKET_ROWS))
-    setting = AttentionSetting.make(bench.kernels, model.config, pool, workspaces, DTYPE, bench.device)
-    capacity = Capacity(num_pages, PAGE_SIZE, MAX_STEP_TOKENS, MAX_SEQUENCES, model.config.max_context_tokens)
-    return StepRunner(model, setting, capacity, bench.cost(), overlap_, capture)
-
-
-def _executor(bench: Bench, config: ModelConfig, model: Decoder, workload: Workload) -> MeteredExecutor:
-    meter = IdleMeter()
-    num_pages = int((free_bytes() - WORKSPACE_BYTES) // page_bytes(config, DTYPE, PAGE_SIZE))
-    splits = {num_sms: MeteredLanes(green_streams(bench.device, num_sms), meter) for num_sms in SM_CHOICES}
-    overlap_ = Overlap(MeteredLanes(one_stream(bench.device), meter), splits, _rates(bench))
-    runner = _runner(bench, model, num_pages, overlap_, metered_capture(cuda_capture(), meter))
-    capacity = Capacity(num_pages, PAGE_SIZE, MAX_STEP_TOKENS, MAX_SEQUENCES, config.max_context_tokens)
-    requests: RequestTable = workload.requests
-    sampler = CudaSampler(Sampler(requests, None), DeviceSampler(bench.kernels), requests)
-    return MeteredExecutor(CudaExecutor(model, runner, sampler, capacity), meter)
 
 
 SECTIONS: dict[str, Callable[[Bench, Findings], None]] = {

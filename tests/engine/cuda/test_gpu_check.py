@@ -7,6 +7,7 @@ import json
 import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from blendserve_core.sim.workload import EOS_TOKEN_ID, Workload
 from schemas.parameters import EngineOptions
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "gpu"))
+import bench as bench_module
 import check
 import correctness
 import cut_steps
@@ -100,8 +102,7 @@ def test_a_section_that_fails_is_a_row_of_the_one_table_that_is_printed_last(tmp
         raise RuntimeError("no such device")
 
     monkeypatch.setitem(check.SECTIONS, "roofline", breaks)
-    monkeypatch.setattr(check, "DTYPE", torch.float32)
-    bench = check.Bench(CPU, stand_in_kernels, tmp_path, seconds=1.0)
+    bench = check.Bench(CPU, stand_in_kernels, tmp_path, seconds=1.0, dtype=torch.float32)
     is_good = check.check(bench, "a stand-in", ["roofline", "correctness"], tmp_path / "found.json")
     assert not is_good
     found = json.loads((tmp_path / "found.json").read_text())
@@ -110,6 +111,59 @@ def test_a_section_that_fails_is_a_row_of_the_one_table_that_is_printed_last(tmp
     assert ["roofline", "RuntimeError: no such device", "BELOW TARGET"] in found["table"]
     printed = capsys.readouterr().out.split("\n\n")[-1].strip().splitlines()
     assert [line.split("  ")[0] for line in printed] == names
+
+
+@pytest.fixture
+def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that the sections ask a device for, from the host; every operator takes a little longer than the last."""
+    clock = itertools.count(1)
+
+    def seconds_of(call) -> float:
+        call()
+        return 1e-3 * next(clock)
+
+    properties = SimpleNamespace(name="a stand-in", multi_processor_count=132, total_memory=141e9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: properties)
+    for module in (check, bench_module):
+        for name in ("one_stream", "plain_streams", "green_streams"):
+            monkeypatch.setattr(module, name, lambda *_: HostLanes(), raising=False)
+        monkeypatch.setattr(module, "cuda_capture", lambda: call_again)
+        monkeypatch.setattr(module, "device_seconds", seconds_of)
+    monkeypatch.setattr(bench_module, "LLAMA_3_8B", correctness.TINY)
+    monkeypatch.setattr(bench_module, "free_bytes", lambda: bench_module.WORKSPACE_BYTES + 2**22)
+    monkeypatch.setattr(bench_module.OperatorBench, "make", _in_float32(bench_module.OperatorBench.make))
+    monkeypatch.setattr(IdleMeter, "begin", lambda meter: meter.begins.append(None))  # type: ignore[arg-type]
+    monkeypatch.setattr(IdleMeter, "end", lambda meter: meter.ends.append(None))  # type: ignore[arg-type]
+    monkeypatch.setattr(IdleMeter, "seconds", lambda meter: 0.0)
+
+
+def _in_float32(make):
+    return lambda folder, _dtype, *rest: make(folder, "float32", *rest)
+
+
+def test_every_section_that_a_host_can_run_runs_and_tells_of_itself(tmp_path: Path, monkeypatch, no_device: None) -> None:
+    monkeypatch.setattr(check, "ROOFLINE_ROWS", 8)
+    monkeypatch.setattr(check, "ROOFLINE_CONTEXT", 20)
+    monkeypatch.setattr(check, "mixed_workload", lambda *_, **__: workload_of(6))
+    monkeypatch.setattr(check, "measure_rates", lambda *_: overlap_times.Rates(1e15, 4e12))
+    for name, value in {
+        "ROWS": (1, 8, 16),
+        "LM_HEAD_ROWS": 4,
+        "NUM_PROMPT_TOKENS": 40,
+        "NUM_DECODES": 4,
+        "CONTEXTS": (16, 40),
+    }.items():
+        monkeypatch.setattr(calibrate, name, value)
+    monkeypatch.setattr(cut_steps, "NUM_DECODES", 6)
+    monkeypatch.setattr(cut_steps, "CONTEXT", 40)
+    monkeypatch.setattr(cut_steps, "TINY", correctness.TINY)
+    bench = check.Bench(CPU, stand_in_kernels, tmp_path, seconds=60.0, dtype=torch.float32)
+    sections = [name for name in check.SECTIONS if name != "sm-sets"]
+    check.check(bench, "a stand-in", sections, tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert not [row for row in found["table"] if row[0] in sections], "a section broke off"
+    assert {"correctness", "cut steps", "rates", "measured", "overlap", "roofline", "serving", "table"} <= set(found)
+    assert [served["is_whole"] for served in found["serving"].values()] == [True, True]
 
 
 def test_a_workload_is_served_with_steps_launched_ahead_and_metered(tmp_path: Path, monkeypatch) -> None:
