@@ -19,7 +19,8 @@ class StepPlan:
     token_indptr     [S + 1] CSR over ``token_ids``
     token_ids        [T] new tokens, in sequence order; -1 - j stands for the j-th token that the step before samples, which
                      only the executor has so far (see :meth:`LaunchingExecutor.may_be_followed`)
-    context_lens     [S] tokens whose KV is already in the pages; the new ones get positions context_len, context_len + 1, ...
+    context_lens     [S] tokens whose KV is already in the pages, or is computed in this very step by a sequence that shares the
+                     prompt's beginning; the new ones get positions context_len, context_len + 1, ...
     page_indptr      [S + 1] CSR over ``page_indices``, pages after this step's tokens are appended (FlashInfer's layout)
     page_indices     [num_pages_listed] physical pages in position order
     last_page_lens   [S] tokens in the last page after the append, 1..page_size
