@@ -65,10 +65,9 @@ class RankProcesses:
         ended = wait([process.sentinel for process in self._processes], wait_s)
         for rank, process in enumerate(self._processes, start=1):
             if process.sentinel in ended:
+                self._is_noticed.set()
                 process.join()  # its pipes close a moment before it can be asked for its status
-                raise RankLostError(
-                    f"rank {rank} of {self._group_name} has died ({_how(process.exitcode or 0)}), and the group with it"
-                )
+                raise RankLostError(self._lost(rank, _how(process.exitcode or 0)))
 
     def close(self) -> None:
         """Let the ranks leave; end those that do not, because they wait for one that is lost."""

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,12 @@ def test_a_lost_rank_is_told_of_once_it_is_asked_for_and_this_process_lives_on()
     os.kill(group.pids[0], signal.SIGKILL)
     with pytest.raises(RankLostError, match=r"rank 1 of group 7 has died \(killed by SIGKILL\), and the group with it"):
         group.check(wait_s=20.0)
+    watchers = [thread for thread in threading.enumerate() if thread.name == "ranks"]
+    for watcher in watchers:
+        watcher.join(5.0)
+    are_content = not any(watcher.is_alive() for watcher in watchers)
     group.close()
+    assert are_content
 
 
 def test_ranks_leave_when_the_group_is_closed() -> None:
