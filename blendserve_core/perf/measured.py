@@ -10,6 +10,7 @@ import platform
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from blendserve_core.perf.cascade import CascadeCosts, sound_costs
 from blendserve_core.perf.cpu_timings import CpuTimings
@@ -18,7 +19,7 @@ from blendserve_core.perf.model_spec import ModelSpec
 from schemas.parameters import DtypeName, EngineOptions
 
 # Goes up when other operators are measured, or the same ones were made faster.
-MEASUREMENT_VERSION = 3
+MEASUREMENT_VERSION = 4
 # What divides or is divided by in the cost model; fixed parts may be zero.
 POSITIVE_RATES = (
     "gemm_flops_per_s",
@@ -37,10 +38,9 @@ def measured_cpu(model: ModelSpec, dtype: DtypeName, options: EngineOptions) -> 
 
 def measured_cascade(model: ModelSpec, dtype: DtypeName, options: EngineOptions) -> CascadeCosts:
     """What reading a shared prefix once was measured to cost here; usual costs where it was not."""
-    path = measurement_path(model, dtype, options)
-    if read_measurement(path) is None:
-        return CascadeCosts()
-    return sound_costs(json.loads(path.read_text(encoding="utf-8")).get("cascade")) or CascadeCosts()
+    kept = _read_sound(measurement_path(model, dtype, options))
+    costs = None if kept is None else sound_costs(kept.get("cascade"))
+    return costs or CascadeCosts()
 
 
 def measurement_path(model: ModelSpec, dtype: DtypeName, options: EngineOptions) -> Path:
@@ -65,19 +65,24 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 def read_measurement(path: Path) -> HardwareSpec | None:
     """None where there is no file, or one that is no measurement (half written, of another version): measure anew."""
-    try:
-        spec = HardwareSpec(**json.loads(path.read_text(encoding="utf-8"))["spec"])
-        is_sound = all(0 < getattr(spec, name) < math.inf for name in POSITIVE_RATES)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return spec if is_sound else None
+    kept = _read_sound(path)
+    return None if kept is None else HardwareSpec(**kept["spec"])
 
 
 def read_spread(path: Path) -> float:
     """How far apart the repeats of a measurement were; infinity where it does not say, or there is none."""
-    if read_measurement(path) is None:
-        return math.inf
-    return float(json.loads(path.read_text(encoding="utf-8")).get("spread", math.inf))
+    kept = _read_sound(path)
+    return math.inf if kept is None else float(kept.get("spread", math.inf))
+
+
+def _read_sound(path: Path) -> dict[str, Any] | None:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        spec = HardwareSpec(**kept["spec"])
+        is_sound = all(0 < getattr(spec, name) < math.inf for name in POSITIVE_RATES)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return kept if is_sound else None
 
 
 def write_measurement(path: Path, spec: HardwareSpec, timings: CpuTimings, spread: float = 0.0) -> None:
