@@ -1,8 +1,9 @@
 """Linear maps that give a row the same bits whatever shares its batch.
 
-A matrix library chooses kernels by the number of rows, and two kernels may sum in different orders. Here only one library is
-used, on row counts that are a multiple of what makes its results the same on this machine; which that is, is tried on random
-rows when a model is loaded. Norms, activations and attention without cascade work row by row, in an order of their own.
+The native linear map sums every row in one order. A matrix library chooses kernels by the number of rows, and two kernels may
+sum in different orders: where one is used, it is given row counts that are a multiple of what makes its results the same on
+this machine; which that is, is tried on random rows when a model is loaded. Norms, activations and attention without cascade
+work row by row, in an order of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blendserve_core.engine.cpu.native.kernels import NativeKernels
+from blendserve_core.engine.cpu.native.linear import fits_native_linear
 from blendserve_core.engine.cpu.native.ops import NativeOps
 from blendserve_core.engine.cpu.ops import PackedOps
 from blendserve_core.engine.model.ops import Linear
@@ -32,10 +34,12 @@ class InvariantOps(NativeOps):
         self._row_multiples: dict[tuple[tuple[int, ...], torch.dtype], int] = {}
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        if fits_native_linear(self._kernels, weight):
+            return super().linear(weight, bias)
         return padded(PackedOps.linear(self, weight, bias), self._row_multiple(weight.shape, weight.dtype))
 
     def lm_head(self, weight: Tensor) -> Linear:
-        return self.linear(weight, None)
+        return super().lm_head(weight) if fits_native_linear(self._kernels, weight) else self.linear(weight, None)
 
     def _row_multiple(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Tried once for each shape."""

@@ -26,8 +26,7 @@ constexpr int kMaxHeadDim = 512;
 constexpr int kMaxUnitRows = 256;  // query rows that share one pass over the pages: their state stays in the L2 cache
 
 constexpr int kMaxUnitHeads = 8;  // KV heads read side by side, as they lie, when few rows read them
-constexpr int kPanel = 64;         // outputs of a linear map whose weights lie together
-constexpr int kLinearRows = 6;     // rows of a tile, with a panel's vectors what fits the registers
+constexpr int kLinearRows = 6;     // rows of a tile of a linear map
 
 enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3 };
 enum DataType : int32_t { kFloat32 = 0, kBFloat16 = 1 };
@@ -64,8 +63,8 @@ struct RopeArgs {
 };
 
 struct LinearArgs {
-    const void* x;       // [num_rows][num_inputs]
-    const void* panels;  // [num_outputs / kPanel][num_inputs / 2][kPanel] words
+    const void* x;       // [num_rows][num_inputs], bfloat16 for AVX512_BF16 and float32 for the others
+    const void* panels;  // [num_outputs / panel][num_inputs / 2][panel] words, of blend_linear_panel outputs
     const float* bias;   // [num_outputs], or null
     void* out;           // [num_rows][num_outputs], bfloat16 or float32
     int64_t num_rows;
@@ -208,8 +207,14 @@ namespace avx512_bf16 {
         case kAvx2: CALL_TYPED(avx2, avx2, KERNEL, dtype, __VA_ARGS__); break;                    \
         default: CALL_TYPED(portable, portable, KERNEL, dtype, __VA_ARGS__);                      \
     }
+#define SELECT(NAME, isa)                                                                    \
+    ((isa) == kAvx512Bf16 ? avx512_bf16::NAME                                                \
+     : (isa) == kAvx512   ? avx512::NAME                                                     \
+     : (isa) == kAvx2     ? avx2::NAME                                                       \
+                          : portable::NAME)
 #else
 #define CALL(KERNEL, isa, dtype, ...) CALL_TYPED(portable, portable, KERNEL, dtype, __VA_ARGS__)
+#define SELECT(NAME, isa) portable::NAME
 #endif
 
 // What one thread does at a time: some rows of a group and some KV heads. Largest first, so that no thread is left with
@@ -284,22 +289,21 @@ void blend_rope_and_append(const RopeArgs* args, int64_t num_tokens, int32_t dty
     });
 }
 
-// Only for AVX512_BF16 and bfloat16. Each thread takes a long run of tiles, then short ones until none is left; where a cut
-// falls inside a panel both sides read it.
-void blend_linear(const LinearArgs* args, int32_t num_threads) {
-#ifdef HAS_X86_DISPATCH
-    const int64_t num_work = args->num_outputs / kPanel * linear_tiles(args->num_rows);
+// Outputs of a linear map whose weights lie together.
+int32_t blend_linear_panel(int32_t isa) { return SELECT(kPanel, isa); }
+
+// Each thread takes a long run of tiles, then short ones until none is left; where a cut falls inside a panel both sides read it.
+void blend_linear(const LinearArgs* args, int32_t isa, int32_t num_threads) {
+    const int64_t num_work = args->num_outputs / blend_linear_panel(isa) * linear_tiles(args->num_rows);
     constexpr int kLong = 6, kParts = 8;  // of a thread's share, in parts: one long run, the others one part each
     const int num_runs = num_threads == 1 ? 1 : num_threads * (kParts - kLong + 1);
+    const auto run_tiles = SELECT(linear, isa);
     auto start = [&](int run) {
         if (run == num_runs) return num_work;
         const int num_parts = run <= num_threads ? run * kLong : num_threads * kLong + run - num_threads;
         return num_work * num_parts / (num_threads * kParts);
     };
-    share_out(num_threads, num_runs, [&](int run) {
-        avx512_bf16::linear<avx512_bf16::BFloat16>(*args, start(run), start(run + 1));
-    });
-#endif
+    share_out(num_threads, num_runs, [&](int run) { run_tiles(*args, start(run), start(run + 1)); });
 }
 
 void blend_rms_norm(const NormArgs* args, int64_t num_rows, int32_t dtype, int32_t isa, int32_t num_threads) {

@@ -109,6 +109,7 @@ class NativeKernels:
         self.isa = best if isa is None else isa
         self.num_threads = num_threads
         self.has_matrix_unit = bool(self._library.blend_has_matrix_unit())
+        self.linear_panel = int(self._library.blend_linear_panel(self.isa))
 
     def attention(
         self,
@@ -197,7 +198,7 @@ class NativeKernels:
 
     def linear(self, args: ctypes.Structure) -> None:
         """As ``linear.NativeLinear`` prepares it."""
-        self._library.blend_linear(ctypes.byref(args), self.num_threads)
+        self._library.blend_linear(ctypes.byref(args), self.isa, self.num_threads)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, epsilon: float, out: torch.Tensor, residual: torch.Tensor | None = None

@@ -48,7 +48,8 @@ def load_library(cache_folder: Path | None = None) -> ctypes.CDLL:
         raise NativeUnavailableError(f"cannot load the native kernels from {path}: {error}") from error
     library.blend_best_isa.restype = ctypes.c_int32
     library.blend_has_matrix_unit.restype = ctypes.c_int32
-    library.blend_linear.argtypes = [ctypes.c_void_p, ctypes.c_int32]
+    library.blend_linear_panel.restype = ctypes.c_int32
+    library.blend_linear.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32]
     struct_then_sizes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32]
     library.blend_attention.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32]
     library.blend_rope_and_append.argtypes = struct_then_sizes
