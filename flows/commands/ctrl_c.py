@@ -2,61 +2,93 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from threading import Thread
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from contextvars import copy_context
+from threading import Event, Thread
+from types import FrameType
+from typing import TypeVar
 
 import psutil
 
 from blendserve_core.job.interrupt import stop_engines
 from blendserve_core.job.job import Job
 
+Result = TypeVar("Result")
+
 ENGINE_MODULE = "blendserve_core.shard.worker"
-INTERRUPTED = 130
-TERMINATED = 143
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
 STOPPED = "blendserve: stopped; the same command goes on from here"
 
 ENGINES_END_WITHIN_S = 20.0
 PREFECT_ENDS_WITHIN_S = 5.0
 
 
-@contextmanager
-def ctrl_c_stops(job: Job) -> Iterator[None]:
-    """Within this block Ctrl-C tells the job's engines to stop, which ends the flow.
+def until_ctrl_c(job: Job, run: Callable[[], Result]) -> Result:
+    """What ``run`` returns or raises. On Ctrl-C or SIGTERM engines stop, and this process ends; on the second at once.
 
-    A terminal sends Ctrl-C to Prefect's embedded server too. It ends at once, and a flow that waits for it does not; so
-    when the engines have ended, the flow is given a few seconds to note it and is then left.
+    A terminal, ``timeout`` and a batch system signal Prefect's embedded server too. It ends at once, and a flow that waits for
+    it does not; so when the engines have ended, the flow is given a few seconds to note it and is then left.
 
-    SIGTERM comes to the flow alone, which ends its engines and then this process, by the handler set here: Prefect's own
-    end leaves its embedded server behind.
+    The flow gets a thread of its own. In the main thread Prefect would put its own handler of SIGTERM in the place of ours,
+    which first tells the server, for minutes if that is gone.
     """
+    is_stopping, is_over = Event(), Event()
 
-    def stop(*_: object) -> None:
-        stop_engines(job)
-        Thread(target=_leave_after_engines, daemon=True).start()
+    def stop(which: int, _: FrameType | None) -> None:
+        status = 128 + which
+        if is_stopping.is_set():
+            _leave(status)
+        is_stopping.set()
+        Thread(target=_stop, args=(job, status, is_over), daemon=True).start()
 
-    previous = signal.signal(signal.SIGINT, stop), signal.signal(signal.SIGTERM, _leave_terminated)
+    previous = {which: signal.signal(which, stop) for which in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        with ThreadPoolExecutor(1, thread_name_prefix="flow") as thread:
+            running = thread.submit(copy_context().run, run)
+            wait([running])
+            is_over.set()
+            if is_stopping.is_set():
+                Event().wait()  # the thread that stops the engines ends the process
+        return running.result()
     finally:
-        for which, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
+        for which, handler in previous.items():
             signal.signal(which, handler)
 
 
-def _leave_after_engines() -> None:
+def _stop(job: Job, status: int, is_over: Event) -> None:
+    """Stop the engines, and leave. What Prefect would say of it from now on is of no use to who stopped the job."""
+    try:
+        logging.disable(logging.CRITICAL)
+        stop_engines(job)
+        if _end_engines():
+            is_over.wait(PREFECT_ENDS_WITHIN_S)
+    finally:
+        _leave(status)
+
+
+def _end_engines() -> bool:
+    """Tell each engine itself: its supervisor may be waiting for a server that is gone, and one that starts has no heartbeat.
+
+    Returns whether there were any; without one, nothing in the flow takes note of being stopped.
+    """
     deadline = time.monotonic() + ENGINES_END_WITHIN_S
-    while _engines() and time.monotonic() < deadline:
+    told: set[int] = set()
+    while (engines := _engines()) and time.monotonic() < deadline:
+        for engine in engines:
+            if engine.pid not in told:
+                told.add(engine.pid)
+                with suppress(psutil.Error):
+                    engine.terminate()
         time.sleep(0.1)
-    time.sleep(PREFECT_ENDS_WITHIN_S)
-    _leave(INTERRUPTED)
-
-
-def _leave_terminated(*_: object) -> None:
-    _leave(TERMINATED)
+    return bool(told)
 
 
 def _leave(status: int) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from blendserve_core.job.job import Job
 from blendserve_core.job.only_run import only_run
 from blendserve_core.job.prepare import prepare, start_afresh
 from blendserve_core.job.report import finished_manifest, require_success
-from flows.commands.ctrl_c import ctrl_c_stops
+from flows.commands.ctrl_c import until_ctrl_c
 from flows.commands.options import DEFAULT_OPTIONS, Columns, Fresh, Json, Options, job_parameters
 from flows.commands.output import show_result
 from schemas.manifest import Manifest
@@ -52,9 +53,12 @@ def run_job_in_prefect(job: Job) -> Manifest:
     if finished := finished_manifest(job):
         print("This job is finished already; --fresh runs it again.", file=sys.stderr)
         return require_success(job, finished)
+    return until_ctrl_c(job, partial(_run_flow, job))
+
+
+def _run_flow(job: Job) -> Manifest:
     from flows.batch_inference import batch_inference  # Prefect takes seconds to import
 
-    with ctrl_c_stops(job):
-        manifest = batch_inference(job.parameters)
+    manifest = batch_inference(job.parameters)
     assert isinstance(manifest, Manifest)
     return manifest

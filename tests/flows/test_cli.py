@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from processes import wait_until
 
+from flows.commands.ctrl_c import STOPPED, TERMINATED
 from schemas.manifest import Progress
 
 BIN = Path(sys.executable).parent
@@ -113,6 +114,24 @@ def test_a_job_goes_on_after_being_stopped_and_after_being_killed(
     assert (manifest["num_rows"], manifest["num_errors"]) == (NUM_LONG, 0)
     assert set(Counter(_finished_rows(output)).values()) == {1}
     assert set(pq.read_table(manifest["generations"])["num_output_tokens"].to_pylist()) == {180}
+
+
+def test_a_signal_to_the_server_of_a_run_too_ends_it_on_one_line(
+    long_requests: Path, tiny_model_folder: Path, tmp_path: Path, prefect_environment: dict[str, str]
+) -> None:
+    """As ``timeout``, a terminal and a batch system send it."""
+    output = tmp_path / "out"
+    command = [BIN / "blendserve", "run", long_requests, "--output", output, "--model", tiny_model_folder, *ENGINE]
+    process = subprocess.Popen(
+        command, env=prefect_environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_until(lambda: process.poll() is not None or _num_told(output) >= 4, "4 rows are finished")
+    os.killpg(process.pid, signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == TERMINATED
+    assert errors.splitlines()[-1] == STOPPED
+    assert "Traceback" not in errors
+    assert len(_finished_rows(output)) >= 4
 
 
 def _interrupt_while_generating(
